@@ -1,0 +1,48 @@
+/* Settings as rows of a table: a flag, a key of an INI file (inih), a default and a sentence of help, all from one row.
+ *
+ * A later source wins: defaults, then --config FILE, then flags. Unknown keys and flags, values out of range and flags not built yet are errors
+ * that name the thing, the place (flag, or file and line) and the remedy. */
+#ifndef TN_CORE_CONFIG_H
+#define TN_CORE_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#include "core/error.h"
+
+typedef enum tn_cfg_type {
+    TN_CFG_STR,      /* char * (owned by the settings; NULL when unset) */
+    TN_CFG_LIST,     /* tn_cfg_list: a repeatable string */
+    TN_CFG_INT,      /* int64_t, lo..hi */
+    TN_CFG_FLOAT,    /* double, lo..hi, finite */
+    TN_CFG_BOOL,     /* bool; as a flag it takes no value, in a file yes/no/true/false/1/0 */
+    TN_CFG_NOT_BUILT,/* named in the contract, not built: refused by name, with `help` as the reason */
+} tn_cfg_type;
+
+typedef struct tn_cfg_list {
+    char **item;
+    size_t count;
+} tn_cfg_list;
+
+typedef struct tn_cfg_row {
+    const char *name;    /* "min-clients": --min-clients N, and the key min-clients (or min_clients) in the file */
+    const char *section; /* the INI section it belongs to, NULL for none; also the heading in --help */
+    const char *arg;     /* "N", "FILE", "SECONDS"; NULL for a bool */
+    const char *help;
+    const char *preset;  /* default as text, NULL for unset */
+    tn_cfg_type type;
+    size_t offset;       /* of the field in the settings struct */
+    double lo, hi;       /* inclusive, for INT and FLOAT */
+} tn_cfg_row;
+
+/* The struct is zeroed and filled with the defaults. */
+TN_API tn_code tn_cfg_defaults(const tn_cfg_row *rows, size_t n, void *settings, tn_err *err);
+TN_API tn_code tn_cfg_file(const tn_cfg_row *rows, size_t n, void *settings, const char *path, tn_err *err);
+/* argv by getopt_long (both --name value and --name=value; no abbreviations). A --config FILE flag in it is read first, so that flags win whatever their order (the row "config" must then be in the
+ * table). --help and --version are not handled here: give bool rows for them. Positional arguments are errors unless positional != NULL (then they are listed there, views into argv). */
+TN_API tn_code tn_cfg_argv(const tn_cfg_row *rows, size_t n, void *settings, int argc, char **argv, tn_cfg_list *positional, tn_err *err);
+TN_API void tn_cfg_help(const tn_cfg_row *rows, size_t n, FILE *to);
+TN_API void tn_cfg_release(const tn_cfg_row *rows, size_t n, void *settings);
+
+#endif

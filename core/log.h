@@ -1,0 +1,15 @@
+/* One line a record to standard error: UTC time, level, area, text. Thread-safe (one write a line).
+ * Level from TN_LOG=debug|info|warn|error (default info) or tn_log_level_set. Control characters in the text are
+ * escaped, so that a peer's bytes cannot forge lines. */
+#ifndef TN_CORE_LOG_H
+#define TN_CORE_LOG_H
+
+#include "core/error.h"
+
+typedef enum tn_log_level { TN_LOG_DEBUG, TN_LOG_INFO, TN_LOG_WARN, TN_LOG_ERROR } tn_log_level;
+
+TN_API void tn_log_level_set(tn_log_level level);
+TN_API tn_log_level tn_log_level_get(void);
+TN_API void tn_log(tn_log_level level, const char *area, const char *fmt, ...) TN_PRINTF(3, 4);
+
+#endif
