@@ -1,8 +1,10 @@
-/* Metadata on the wire: CBOR (RFC 8949) by libcbor's streaming decoder and encoders, behind one bounds-checked layer.
+/* Metadata on the wire: CBOR (RFC 8949) by libcbor's streaming decoder and encoders, behind one
+ * bounds-checked layer.
  *
- * The subset: unsigned and negative integers, float64, booleans, text and byte strings, arrays and maps of definite
- * length with text keys, at most TN_CBOR_DEPTH deep. Everything else (tags, indefinite lengths, simple values,
- * duplicate keys, non-UTF-8 text) is refused. The decoder allocates nothing: values are views into the input. */
+ * The subset: unsigned and negative integers, float64, booleans, text and byte strings, arrays and maps of
+ * definite length with text keys, at most TN_CBOR_DEPTH deep. Everything else (tags, indefinite lengths,
+ * simple values, duplicate keys, non-UTF-8 text) is refused. The decoder allocates nothing: values are
+ * views into the input. */
 #ifndef TN_CORE_CBOR_H
 #define TN_CORE_CBOR_H
 
@@ -12,7 +14,8 @@
 
 #define TN_CBOR_DEPTH 8
 
-/* Writing: into a tn_wr, whose sticky failure covers everything. The caller writes as many items as it announced. */
+/* Writing: into a tn_wr, whose sticky failure covers everything. The caller writes as many items as it
+ * announced. */
 TN_API void tn_cbor_put_map(tn_wr *w, size_t pairs);
 TN_API void tn_cbor_put_array(tn_wr *w, size_t items);
 TN_API void tn_cbor_put_u64(tn_wr *w, uint64_t v);
@@ -44,19 +47,22 @@ typedef struct tn_cbor {
     size_t n;         /* bytes behind p */
 } tn_cbor;
 
-/* Checks the whole input once (well-formed, within the subset and the depth, every announced count present, nothing left over) and gives its
- * root. After that the getters below cannot run out of the input. */
+/* Checks the whole input once (well-formed, within the subset and the depth, every announced count
+ * present, nothing left over) and gives its root. After that the getters below cannot run out of the
+ * input. */
 TN_API tn_code tn_cbor_parse(const void *p, size_t n, tn_cbor *root, tn_err *err);
 
-/* Walks an array (key untouched, may be NULL) or a map (key = the pair's key). Start from a copy of the container: each call takes one item
- * off its front and returns false when none is left. */
+/* Walks an array (key untouched, may be NULL) or a map (key = the pair's key). Start from a copy of the
+ * container: each call takes one item off its front and returns false when none is left. */
 TN_API bool tn_cbor_next(tn_cbor *container, tn_cbor *key, tn_cbor *value);
 /* The value of a key in a map, kind NONE when absent. */
 TN_API tn_cbor tn_cbor_get(const tn_cbor *map, const char *key);
 
-/* Typed getters from a map; the error names the key, what was expected and what was there. max_len guards strings. */
+/* Typed getters from a map; the error names the key, what was expected and what was there. max_len guards
+ * strings. */
 TN_API tn_code tn_cbor_get_u64(const tn_cbor *map, const char *key, uint64_t max, uint64_t *out, tn_err *err);
-TN_API tn_code tn_cbor_get_f64(const tn_cbor *map, const char *key, double *out, tn_err *err); /* integers too */
+/* Integers are accepted too, rounded to the nearest double. */
+TN_API tn_code tn_cbor_get_f64(const tn_cbor *map, const char *key, double *out, tn_err *err);
 TN_API tn_code tn_cbor_get_bool(const tn_cbor *map, const char *key, bool *out, tn_err *err);
 /* Copied into out[cap], terminated; refuses embedded NUL and text over cap - 1 bytes. */
 TN_API tn_code tn_cbor_get_text(const tn_cbor *map, const char *key, char *out, size_t cap, tn_err *err);

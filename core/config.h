@@ -1,7 +1,9 @@
-/* Settings as rows of a table: a flag, a key of an INI file (inih), a default and a sentence of help, all from one row.
+/* Settings as rows of a table: a flag, a key of an INI file (inih), a default and a sentence of help, all
+ * from one row.
  *
- * A later source wins: defaults, then --config FILE, then flags. Unknown keys and flags, values out of range and flags not built yet are errors
- * that name the thing, the place (flag, or file and line) and the remedy. */
+ * A later source wins: defaults, then --config FILE, then flags. Unknown keys and flags, values out of
+ * range and flags not built yet are errors that name the thing, the place (flag, or file and line) and the
+ * remedy. */
 #ifndef TN_CORE_CONFIG_H
 #define TN_CORE_CONFIG_H
 
@@ -26,7 +28,7 @@ typedef struct tn_cfg_list {
 } tn_cfg_list;
 
 typedef struct tn_cfg_row {
-    const char *name;    /* "min-clients": --min-clients N, and the key min-clients (or min_clients) in the file */
+    const char *name;    /* "min-clients": --min-clients N, and the file's key min-clients or min_clients */
     const char *section; /* the INI section it belongs to, NULL for none; also the heading in --help */
     const char *arg;     /* "N", "FILE", "SECONDS"; NULL for a bool */
     const char *help;
@@ -39,9 +41,12 @@ typedef struct tn_cfg_row {
 /* The struct is zeroed and filled with the defaults. */
 TN_API tn_code tn_cfg_defaults(const tn_cfg_row *rows, size_t n, void *settings, tn_err *err);
 TN_API tn_code tn_cfg_file(const tn_cfg_row *rows, size_t n, void *settings, const char *path, tn_err *err);
-/* argv by getopt_long (both --name value and --name=value; no abbreviations). A --config FILE flag in it is read first, so that flags win whatever their order (the row "config" must then be in the
- * table). --help and --version are not handled here: give bool rows for them. Positional arguments are errors unless positional != NULL (then they are listed there, views into argv). */
-TN_API tn_code tn_cfg_argv(const tn_cfg_row *rows, size_t n, void *settings, int argc, char **argv, tn_cfg_list *positional, tn_err *err);
+/* argv by getopt_long (both --name value and --name=value; no abbreviations). A --config FILE flag in it
+ * is read first, so that flags win whatever their order (the row "config" must then be in the table).
+ * --help and --version are not handled here: give bool rows for them. Positional arguments are errors
+ * unless positional != NULL (then they are listed there, views into argv). */
+TN_API tn_code tn_cfg_argv(const tn_cfg_row *rows, size_t n, void *settings, int argc, char **argv,
+                           tn_cfg_list *positional, tn_err *err);
 TN_API void tn_cfg_help(const tn_cfg_row *rows, size_t n, FILE *to);
 TN_API void tn_cfg_release(const tn_cfg_row *rows, size_t n, void *settings);
 

@@ -9,9 +9,8 @@ static void put_sys(tn_err *e, int sys) {
     char text[96];
     size_t used = strlen(e->msg);
 
-    if (strerror_r(sys, text, sizeof(text)) != 0)
-        snprintf(text, sizeof(text), "error %d", sys);
-    snprintf(e->msg + used, sizeof(e->msg) - used, ": %s", text);
+    /* GNU's strerror_r: it returns the text, which need not lie in the buffer. */
+    snprintf(e->msg + used, sizeof(e->msg) - used, ": %s", strerror_r(sys, text, sizeof(text)));
 }
 
 tn_code tn_fail(tn_err *e, tn_code c, const char *fmt, ...) {
@@ -42,16 +41,24 @@ tn_code tn_fail_sys(tn_err *e, tn_code c, int sys, const char *fmt, ...) {
 }
 
 tn_code tn_ctx(tn_err *e, const char *fmt, ...) {
-    char old[sizeof(e->msg)];
-    int used;
+    char front[sizeof(e->msg)];
+    size_t n, keep = strlen(e->msg);
+    int rc;
     va_list ap;
 
-    memcpy(old, e->msg, sizeof(old));
     va_start(ap, fmt);
-    used = vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
+    rc = vsnprintf(front, sizeof(front) - 2, fmt, ap);
     va_end(ap);
-    if (used >= 0 && (size_t)used < sizeof(e->msg))
-        snprintf(e->msg + used, sizeof(e->msg) - (size_t)used, ": %s", old);
+    if (rc < 0)
+        return e->code;
+    n = strlen(front); /* what fitted */
+    memcpy(front + n, ": ", 2);
+    n += 2;
+    if (keep > sizeof(e->msg) - 1 - n)
+        keep = sizeof(e->msg) - 1 - n;
+    memmove(e->msg + n, e->msg, keep);
+    memcpy(e->msg, front, n);
+    e->msg[n + keep] = '\0';
     return e->code;
 }
 

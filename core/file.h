@@ -8,15 +8,17 @@
 
 #include "core/error.h"
 
-/* Writes name.tmp-PID-RANDOM beside path, fsyncs it, renames it over path and fsyncs the folder: after a crash the
- * old or the new content is there, never a part. `parts` are written one after another. mode as open(2). */
+/* Writes name.tmp-PID-RANDOM beside path, fsyncs it, renames it over path and fsyncs the folder: after a
+ * crash the old or the new content is there, never a part. `parts` are written one after another. mode as
+ * open(2). */
 typedef struct tn_part {
     const void *data;
     size_t size;
 } tn_part;
-TN_API tn_code tn_file_write_atomic(const char *path, const tn_part *parts, size_t n, unsigned mode, tn_err *err);
-/* The whole file in fresh memory (*out, free() it) with a NUL behind it that *size does not count. TN_ENOTFOUND,
- * TN_ETOOBIG over `limit`, TN_EIO. */
+TN_API tn_code tn_file_write_atomic(const char *path, const tn_part *parts, size_t n, unsigned mode,
+                                    tn_err *err);
+/* The whole file in fresh memory (*out, free() it) with a NUL behind it that *size does not count.
+ * TN_ENOTFOUND, TN_ETOOBIG over `limit`, TN_EIO. */
 TN_API tn_code tn_file_read(const char *path, size_t limit, uint8_t **out, size_t *size, tn_err *err);
 /* A read-only mapping. Release with tn_map_release (safe on a zeroed one). An empty file maps to size 0. */
 typedef struct tn_map {

@@ -1,15 +1,15 @@
-/* The layout of a model: its tensors' names, dtypes and shapes, in order, and where each lies in one packed block.
+/* The layout of a model: its tensors' names, dtypes and shapes, in order, and where each lies in one packed
+ * block.
  *
- * A model, an update and a delta are one block of tn_layout.nbytes bytes: the tensors one behind another, in the order of tn_layout_seal
- * without gaps, little-endian, row-major. That block is what travels, what lies in a .safetensors file's data part
- * (the writer orders and pads accordingly), and what the kernels run over. Immutable after it is built: share it between
- * threads freely. */
+ * A model, an update and a delta are one block of tn_layout.nbytes bytes: the tensors one behind another,
+ * in the order of tn_layout_seal without gaps, little-endian, row-major. That block is what travels, what
+ * lies in a .safetensors file's data part (the writer orders and pads accordingly), and what the kernels
+ * run over. Immutable after it is built: share it between threads freely. */
 #ifndef TN_CORE_LAYOUT_H
 #define TN_CORE_LAYOUT_H
 
-#include "core/tensor.h"
 #include "core/cbor.h"
-
+#include "core/tensor.h"
 
 #define TN_LAYOUT_MAX_TENSORS 65536
 #define TN_LAYOUT_MAX_NAME 512
@@ -32,16 +32,20 @@ typedef struct tn_layout {
 /* An empty layout to add to; tn_layout_release frees the contents (safe on a zeroed one). */
 TN_API void tn_layout_init(tn_layout *l);
 TN_API void tn_layout_release(tn_layout *l);
-/* Copies the name. Refuses duplicates, empty or over-long or non-UTF-8 names, dtypes without a safetensors name and the limits above. Offsets are given by
- * tn_layout_seal. */
-TN_API tn_code tn_layout_add(tn_layout *l, const char *name, tn_dtype dtype, int ndim, const int64_t *shape, tn_err *err);
-/* Orders entries by element size (largest first), then by name in byte order, and gives offsets without gaps: every tensor is then aligned to its own element. Two parties with the same set of
- * tensors get the same block whatever order they were added in. */
+/* Copies the name. Refuses duplicates, empty or over-long or non-UTF-8 names, dtypes without a safetensors
+ * name and the limits above. Offsets are given by tn_layout_seal. */
+TN_API tn_code tn_layout_add(tn_layout *l, const char *name, tn_dtype dtype, int ndim, const int64_t *shape,
+                             tn_err *err);
+/* Orders entries by element size (largest first), then by name in byte order, and gives offsets without
+ * gaps: every tensor is then aligned to its own element. Two parties with the same set of tensors get the
+ * same block whatever order they were added in. */
 TN_API tn_code tn_layout_seal(tn_layout *l, tn_err *err);
 TN_API tn_code tn_layout_copy(tn_layout *to, const tn_layout *from, tn_err *err);
 TN_API const tn_layout_entry *tn_layout_find(const tn_layout *l, const char *name); /* NULL when absent */
-/* TN_OK, or TN_ESHAPE naming the first difference: "fc1.weight is float32[10, 128] in <a> and float32[10, 64] in <b>". */
-TN_API tn_code tn_layout_same(const tn_layout *a, const char *a_is, const tn_layout *b, const char *b_is, tn_err *err);
+/* TN_OK, or TN_ESHAPE naming the first difference: "fc1.weight is float32[10, 128] in <a> and float32[10,
+ * 64] in <b>". */
+TN_API tn_code tn_layout_same(const tn_layout *a, const char *a_is, const tn_layout *b, const char *b_is,
+                              tn_err *err);
 /* The view of entry i in a block. */
 TN_API tn_tensor tn_layout_tensor(const tn_layout *l, size_t i, void *block);
 /* CBOR: an array of [name, dtype number, [shape...]]; decode seals and checks everything. */

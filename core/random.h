@@ -1,5 +1,5 @@
-/* Randomness from the operating system (libsodium). Any thread. tn_random_init is called by every user that may be
- * first; it is idempotent and fails only when the system has no random source. */
+/* Randomness from the operating system (libsodium). Any thread. tn_random_init is called by every user
+ * that may be first; it is idempotent and fails only when the system has no random source. */
 #ifndef TN_CORE_RANDOM_H
 #define TN_CORE_RANDOM_H
 
@@ -11,8 +11,9 @@
 TN_API tn_code tn_random_init(tn_err *err);
 TN_API void tn_random_bytes(void *p, size_t n);
 
-/* A seeded, reproducible generator (SplitMix64, Steele et al. 2014) for simulations, back-off and sampling whose seed is recorded. Not for
- * secrets. A plain value. */
+/* A seeded, reproducible generator (SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number
+ * generators", OOPSLA 2014; the mixer is Stafford's variant 13) for simulations, back-off and sampling whose
+ * seed is recorded. Not for secrets. A plain value, one thread at a time. */
 typedef struct tn_rng {
     uint64_t state;
 } tn_rng;
