@@ -22,7 +22,7 @@ Q      := $(if $(V),,@)
 # ---- what the machine offers ----------------------------------------------------------------------------------------
 
 # These goals either need no compiler or call make again for a flavour of their own.
-PLAIN_GOALS := help clean distclean deps deps-dev venv asan tsan lint check-includes check-banned fuzz arm64
+PLAIN_GOALS := help clean deps deps-dev venv asan tsan lint check-includes fuzz arm64
 # These promise to work on a machine that has nothing yet: they install what is missing, first of all.
 SETUP_GOALS := test run bench python pytest wheel
 
@@ -81,7 +81,8 @@ SUP_SRC  := $(wildcard tests/support/*.c)
 UNIT_SRC := $(wildcard tests/unit/test_*.c)
 SIM_SRC  := $(wildcard tests/sim/*.c)
 BENCH_SRC := $(wildcard tests/bench/*.c)
-HEADERS  := $(filter-out core/banned.h,$(wildcard core/*.h)) \
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+HEADERS  := $(filter-out core/banned.h core/internal.h,$(wildcard core/*.h)) \
             $(wildcard $(foreach m,kernels privacy transport dist fed fed/net,$(m)/$(notdir $(m)).h))
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
@@ -95,6 +96,7 @@ UNITS  := $(call exe,tests,$(UNIT_SRC))
 SIMS   := $(call exe,tests,$(filter tests/sim/test_%,$(SIM_SRC)))
 SIM_HELPERS := $(call exe,tests,$(filter-out tests/sim/test_%,$(SIM_SRC)))
 BENCHES := $(call exe,bench,$(BENCH_SRC))
+FUZZERS := $(call exe,fuzz,$(FUZZ_SRC))
 MODULE := python/torchnative/_tn.abi3.so
 
 .PHONY: all
@@ -133,15 +135,153 @@ $(UNITS) $(SIMS) $(SIM_HELPERS) $(BENCHES): $(SUP_A) $(LIB_A)
 	$(if $(CHECK_LIBS),,$(error Check is missing: run `make deps` (package check)))
 	@$(LINK) $(SUP_A) $(LIB_A) $(CHECK_LIBS) $(LIB_LIBS) $(SRV_LIBS) -o $@
 
--include $(patsubst %.o,%.d,$(call obj,$(LIB_SRC) $(MAINS) $(SRV_SRC) $(SUP_SRC) $(UNIT_SRC) $(SIM_SRC) $(BENCH_SRC) $(PY_SRC)))
+# One fuzzer a parser: its corpus is tests/fuzz/corpus/NAME, where what it finds is kept.
+$(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(LIB_A)
+	@$(LINK) -fsanitize=fuzzer $(LIB_LIBS) -o $@
+
+ALL_SRC := $(LIB_SRC) $(MAINS) $(SRV_SRC) $(SUP_SRC) $(UNIT_SRC) $(SIM_SRC) $(BENCH_SRC) $(FUZZ_SRC)
+-include $(patsubst %.o,%.d,$(call obj,$(ALL_SRC) $(PY_SRC)))
 
 .PHONY: FORCE
 FORCE:
 
+# ---- set-up ---------------------------------------------------------------------------------------------------------
+
+.PHONY: deps deps-dev
+deps:  ## installs the Debian packages that are missing (as root)
+	@sh scripts/deps.sh
+deps-dev:  ## the same, and what `make lint` and `make fuzz` need
+	@sh scripts/deps.sh --dev
+
+# A prerequisite that is made anew when the interpreter behind the link has gone.
+$(PY): | deps
+	@. scripts/python.sh && p=$$(find_python) && [ -n "$$p" ] || \
+	    { echo "venv: no Python >= 3.11 with venv and headers: run \`make deps\` as root" >&2; exit 2; }; \
+	echo "  VENV  $(VENV) ($$p)"; "$$p" -m venv --clear $(VENV)
+
+PIP = $(PY) -m pip --disable-pip-version-check -q
+
+$(VENV)/.requirements: tests/requirements.txt $(PY)
+	@echo "  PIP   $< (torch and the test tools; takes minutes the first time)"
+	$(Q)$(PIP) install -r $< && touch $@
+
+.PHONY: venv
+venv: $(VENV)/.requirements  ## .venv with torch and the pinned test tools
+
+# ---- Python ---------------------------------------------------------------------------------------------------------
+
+$(BUILD)/obj/python/%.o: KERNEL_CFLAGS = -DPy_LIMITED_API=0x030b0000 \
+    -isystem "$$($(PY) -c 'import sysconfig; print(sysconfig.get_paths()["include"])')"
+$(call obj,$(PY_SRC)): | $(VENV)/.requirements
+
+# One module for every CPython from 3.11 on. The library is linked into it and stays hidden: only PyInit shows.
+$(MODULE): $(call obj,$(PY_SRC)) $(LIB_A)
+	$(if $(PY_SRC),,@echo "python: there is no python/*.c to build the module from" >&2; exit 2)
+	@mkdir -p $(@D)
+	@$(LINK) -shared -Wl,--exclude-libs,ALL $(LIB_LIBS) -o $@
+
+# Installed as a link to python/, so that torch finds the entry point and an edit needs no second call.
+$(VENV)/.torchnative: python/pyproject.toml $(VENV)/.requirements
+	@echo "  PIP   -e python"
+	$(Q)$(PIP) install --no-build-isolation --no-deps -e python && touch $@
+
+.PHONY: python
+python: $(MODULE) $(VENV)/.torchnative  ## the Python module, installed into .venv
+
+.PHONY: wheel
+wheel: $(MODULE) $(VENV)/.requirements  ## an abi3 wheel in $(BUILD)/wheel/
+	$(Q)sh scripts/wheel.sh $(PY) $(BUILD) $(ARCH)
+
+# ---- tests ----------------------------------------------------------------------------------------------------------
+
+RUN_TESTS := sh scripts/run-tests.sh
+
+.PHONY: tests unit sim check pytest test
+tests: $(UNITS) $(SIMS) $(SIM_HELPERS) $(BENCHES)  ## builds the C tests and benches without running them
+unit: $(UNITS)  ## runs the Check programs of tests/unit
+	@$(RUN_TESTS) $(TEST_ARGS) $(UNITS)
+sim: $(SIMS) $(SIM_HELPERS) $(BINS)  ## runs the multi-process simulations of tests/sim
+	@$(RUN_TESTS) $(TEST_ARGS) $(SIMS)
+check: $(UNITS) $(SIMS) $(SIM_HELPERS) $(BINS)  ## unit and sim
+	@$(RUN_TESTS) $(TEST_ARGS) $(UNITS) $(SIMS)
+pytest: all python  ## runs tests/python
+	@$(RUN_TESTS) --pytest $(PY)
+test: all tests python  ## all set-up, then every fast test
+	@$(RUN_TESTS) --pytest $(PY) $(UNITS) $(SIMS)
+
+.PHONY: asan tsan
+SAN_ENV := UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1 \
+    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$(CURDIR)/tests/tsan.supp
+asan:  ## unit and sim under AddressSanitizer and UBSan
+	@$(SAN_ENV) $(MAKE) BUILD=build/asan SAN=address,undefined check
+# The kernels are arithmetic without a thread of their own, and slow here.
+tsan:  ## unit and sim under ThreadSanitizer
+	@$(SAN_ENV) $(MAKE) BUILD=build/tsan SAN=thread TEST_ARGS="--skip kernel" check
+
+FUZZ_SECONDS ?= 30
+.PHONY: fuzz fuzz-run
+fuzz: $(if $(FUZZ_SRC),deps-dev)  ## each fuzzer for FUZZ_SECONDS (30)
+	@$(if $(FUZZ_SRC),$(MAKE) CC=clang BUILD=build/fuzz SAN=fuzzer-no-link$(comma)address$(comma)undefined fuzz-run,\
+	    echo "fuzz: not built yet: there is no tests/fuzz/fuzz_*.c" >&2; exit 2)
+fuzz-run: $(FUZZERS)
+	@for f in $^; do n=$${f##*/fuzz_}; mkdir -p tests/fuzz/corpus/$$n build/fuzz/found; echo "  FUZZ  $$n"; \
+	    $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
+	        -artifact_prefix=build/fuzz/found/$$n- tests/fuzz/corpus/$$n || exit 1; done
+comma := ,
+
+# ---- checks without running -----------------------------------------------------------------------------------------
+
+.PHONY: lint check-includes check-headers check-symbols tidy
+lint: deps-dev  ## every static check, and the build by clang
+	@$(MAKE) --no-print-directory check-includes
+	@$(MAKE) --no-print-directory check-headers check-symbols tidy
+	@$(MAKE) --no-print-directory CC=clang all tests
+check-includes:  ## who may include whom
+	@sh scripts/check-includes.sh --self-test && sh scripts/check-includes.sh
+check-headers:  ## every header compiles on its own
+	@for h in $(wildcard $(foreach m,core kernels privacy transport dist fed fed/net server,$(m)/*.h)); do \
+	    echo "#include \"$$h\"" | $(CC) $(TN_CPPFLAGS) $(CPPFLAGS) $(TN_CFLAGS) -fsyntax-only -xc - || \
+	    { echo "check-headers: $$h does not compile on its own" >&2; exit 1; }; done; echo "check-headers: ok"
+check-symbols: $(LIB_SO) $(LIB_A)  ## what the library exports is what its headers promise
+	@sh scripts/check-symbols.sh $(LIB_SO) $(LIB_A) $(HEADERS)
+# Without the header of banned functions in front, so that a file which includes less than it uses is found here.
+tidy:  ## clang-tidy
+	@printf '%s\n' $(LIB_SRC) $(MAINS) $(SRV_SRC) | \
+	    xargs -P 2 -I{} clang-tidy --quiet {} -- $(TN_CPPFLAGS) $(CPPFLAGS) -std=c11 && echo "tidy: ok"
+
+# ---- the rest -------------------------------------------------------------------------------------------------------
+
+.PHONY: run bench arm64 install
+run: all python  ## the main job: a federation on real data (MODE=collective: over torchrun, without a server)
+	@$(PY) examples/digits/run.py $(if $(MODE),--mode $(MODE)) $(ARGS)
+
+.venv-flower/.requirements: tests/requirements-flower.txt $(PY)
+	@echo "  VENV  .venv-flower ($<)"
+	$(Q)$(PY) -m venv --clear .venv-flower && .venv-flower/bin/python -m pip --disable-pip-version-check -q install -r $< && touch $@
+bench: all python $(BENCHES) .venv-flower/.requirements  ## the side-by-side tables
+	@$(PY) tests/bench/run.py $(ARGS)
+
+arm64:  ## the build for aarch64
+	@echo "arm64: not built yet" >&2; exit 2
+
+INC := $(DESTDIR)$(PREFIX)/include/torchnative
+install: all  ## PREFIX=/usr/local, DESTDIR=
+	@[ -n "$(BINS)" ] || { echo "install: the programs are not there yet" >&2; exit 2; }
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(INC)
+	install $(BINS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(LIB_A) $(DESTDIR)$(PREFIX)/lib
+	install -m 755 $(LIB_SO) $(DESTDIR)$(PREFIX)/lib/libtorchnative.so.$(VERSION)
+	ln -sf libtorchnative.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libtorchnative.so.$(SOVERSION)
+	ln -sf libtorchnative.so.$(SOVERSION) $(DESTDIR)$(PREFIX)/lib/libtorchnative.so
+	@for h in $(HEADERS); do install -D -m 644 $$h $(INC)/$$h || exit 1; done
+	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: torchnative' 'Description: federated learning and torch.distributed in C' \
+	    'Version: $(VERSION)' 'Cflags: -I$${prefix}/include/torchnative' 'Libs: -L$${prefix}/lib -ltorchnative' \
+	    'Libs.private: $(LIB_LIBS) -pthread' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/torchnative.pc
+
 .PHONY: clean
 clean:  ## removes build/ and the built module
-	rm -rf build $(MODULE) python/build python/*.egg-info
+	rm -rf build $(MODULE) python/build
 
 .PHONY: help
 help:  ## this list
-	@sed -n 's/^\([a-z][a-z-]*\):.*  ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z][a-z0-9-]*\):.*  ## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | sort | awk -F'\t' '{printf "  %-16s %s\n", $$1, $$2}'
