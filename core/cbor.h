@@ -4,7 +4,7 @@
  * The subset: unsigned and negative integers, float64, booleans, text and byte strings, arrays and maps of
  * definite length with text keys, at most TN_CBOR_DEPTH deep. Everything else (tags, indefinite lengths,
  * simple values, duplicate keys, non-UTF-8 text) is refused. The decoder allocates nothing: values are
- * views into the input. */
+ * views into the input. No function blocks; a checked input may be read by many threads. */
 #ifndef TN_CORE_CBOR_H
 #define TN_CORE_CBOR_H
 
@@ -12,10 +12,11 @@
 
 #include "core/wire.h"
 
-#define TN_CBOR_DEPTH 8
+#define TN_CBOR_DEPTH 8       /* containers within each other */
+#define TN_CBOR_MAX_PAIRS 256 /* in one map; arrays may be as long as their bytes allow */
 
 /* Writing: into a tn_wr, whose sticky failure covers everything. The caller writes as many items as it
- * announced. */
+ * announced, and text that is UTF-8: the reader refuses any other. */
 TN_API void tn_cbor_put_map(tn_wr *w, size_t pairs);
 TN_API void tn_cbor_put_array(tn_wr *w, size_t items);
 TN_API void tn_cbor_put_u64(tn_wr *w, uint64_t v);
@@ -55,13 +56,13 @@ TN_API tn_code tn_cbor_parse(const void *p, size_t n, tn_cbor *root, tn_err *err
 /* Walks an array (key untouched, may be NULL) or a map (key = the pair's key). Start from a copy of the
  * container: each call takes one item off its front and returns false when none is left. */
 TN_API bool tn_cbor_next(tn_cbor *container, tn_cbor *key, tn_cbor *value);
-/* The value of a key in a map, kind NONE when absent. */
+/* The value of a key in a map, kind NONE when absent or when it is not a map. Linear in the map. */
 TN_API tn_cbor tn_cbor_get(const tn_cbor *map, const char *key);
 
-/* Typed getters from a map; the error names the key, what was expected and what was there. max_len guards
- * strings. */
+/* Typed getters from a map: TN_EPROTO when the key is absent, of another kind or outside the limits; the
+ * error names the key, what was expected and what was there, and *out is untouched. */
 TN_API tn_code tn_cbor_get_u64(const tn_cbor *map, const char *key, uint64_t max, uint64_t *out, tn_err *err);
-/* Integers are accepted too, rounded to the nearest double. */
+/* Integers are accepted too, rounded to the nearest double; NaN and infinities are for the caller to judge. */
 TN_API tn_code tn_cbor_get_f64(const tn_cbor *map, const char *key, double *out, tn_err *err);
 TN_API tn_code tn_cbor_get_bool(const tn_cbor *map, const char *key, bool *out, tn_err *err);
 /* Copied into out[cap], terminated; refuses embedded NUL and text over cap - 1 bytes. */
