@@ -25,12 +25,16 @@ Q      := $(if $(V),,@)
 PLAIN_GOALS := help clean deps deps-dev venv asan tsan lint check-includes fuzz arm64
 # These promise to work on a machine that has nothing yet: they install what is missing, first of all.
 SETUP_GOALS := test run bench python pytest wheel
+TEST_GOALS  := test tests unit sim check bench
 
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(PLAIN_GOALS),$(MAKECMDGOALS)),all),)
 CONFIG_KEY := $(CC) $(SAN) $(WERROR) $(CFLAGS) $(CPPFLAGS) $(LDFLAGS)
 include $(BUILD)/config.mk
 ifneq ($(strip $(CONFIG_KEY)),$(strip $(CONFIGURED_KEY)))
 $(BUILD)/config.mk: FORCE
+else ifeq ($(CHECK_LIBS)$(MAKE_RESTARTS),)
+# Check was not there last time, and only the tests need it.
+$(BUILD)/config.mk: $(if $(filter $(TEST_GOALS),$(MAKECMDGOALS)),FORCE)
 endif
 $(CONFIGURED_FILES):
 endif
@@ -120,12 +124,12 @@ $(LIB_SO): $(call obj,$(LIB_SRC))
 	@mkdir -p $(@D)
 	@echo "  LD    $@"
 	$(Q)$(CC) -shared -Wl,-soname,libtorchnative.so.$(SOVERSION) $(if $(SAN),,-Wl,-z,defs) $(TN_LDFLAGS) $(LDFLAGS) \
-	    $^ $(LIB_LIBS) -o $@ && ln -sf libtorchnative.so $@.$(SOVERSION)
+	    $^ $(LIBS) -o $@ && ln -sf libtorchnative.so $@.$(SOVERSION)
 
 LINK = mkdir -p $(@D) && echo "  LD    $@" && $(CC) $(TN_LDFLAGS) $(LDFLAGS) $(filter %.o %.a,$^)
 
 $(BINS): $(BUILD)/bin/torchnative-%: $(BUILD)/obj/server/main_%.o $(call obj,$(SRV_SRC)) $(LIB_A)
-	@$(LINK) $(LIB_LIBS) $(SRV_LIBS) -o $@
+	@$(LINK) $(LIBS) -o $@
 
 # Every test program is one file; programs that a simulation starts lie beside it, so that it finds them by its own path.
 $(UNITS): $(BUILD)/tests/%: $(BUILD)/obj/tests/unit/%.o
@@ -133,11 +137,11 @@ $(SIMS) $(SIM_HELPERS): $(BUILD)/tests/%: $(BUILD)/obj/tests/sim/%.o
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/obj/tests/bench/%.o
 $(UNITS) $(SIMS) $(SIM_HELPERS) $(BENCHES): $(SUP_A) $(LIB_A)
 	$(if $(CHECK_LIBS),,$(error Check is missing: run `make deps` (package check)))
-	@$(LINK) $(SUP_A) $(LIB_A) $(CHECK_LIBS) $(LIB_LIBS) $(SRV_LIBS) -o $@
+	@$(LINK) $(SUP_A) $(LIB_A) $(CHECK_LIBS) $(LIBS) -o $@
 
 # One fuzzer a parser: its corpus is tests/fuzz/corpus/NAME, where what it finds is kept.
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(LIB_A)
-	@$(LINK) -fsanitize=fuzzer $(LIB_LIBS) -o $@
+	@$(LINK) -fsanitize=fuzzer $(LIBS) -o $@
 
 ALL_SRC := $(LIB_SRC) $(MAINS) $(SRV_SRC) $(SUP_SRC) $(UNIT_SRC) $(SIM_SRC) $(BENCH_SRC) $(FUZZ_SRC)
 -include $(patsubst %.o,%.d,$(call obj,$(ALL_SRC) $(PY_SRC)))
@@ -178,7 +182,7 @@ $(call obj,$(PY_SRC)): | $(VENV)/.requirements
 $(MODULE): $(call obj,$(PY_SRC)) $(LIB_A)
 	$(if $(PY_SRC),,@echo "python: there is no python/*.c to build the module from" >&2; exit 2)
 	@mkdir -p $(@D)
-	@$(LINK) -shared -Wl,--exclude-libs,ALL $(LIB_LIBS) -o $@
+	@$(LINK) -shared -Wl,--exclude-libs,ALL $(LIBS) -o $@
 
 # Installed as a link to python/, so that torch finds the entry point and an edit needs no second call.
 $(VENV)/.torchnative: python/pyproject.toml $(VENV)/.requirements
@@ -276,7 +280,7 @@ install: all  ## PREFIX=/usr/local, DESTDIR=
 	@for h in $(HEADERS); do install -D -m 644 $$h $(INC)/$$h || exit 1; done
 	@printf '%s\n' 'prefix=$(PREFIX)' 'Name: torchnative' 'Description: federated learning and torch.distributed in C' \
 	    'Version: $(VERSION)' 'Cflags: -I$${prefix}/include/torchnative' 'Libs: -L$${prefix}/lib -ltorchnative' \
-	    'Libs.private: $(LIB_LIBS) -pthread' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/torchnative.pc
+	    'Libs.private: $(LIBS) -pthread' >$(DESTDIR)$(PREFIX)/lib/pkgconfig/torchnative.pc
 
 .PHONY: clean
 clean:  ## removes build/ and the built module

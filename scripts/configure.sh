@@ -31,9 +31,8 @@ probe() {
 }
 
 cppflags=
-lib_libs=
-srv_libs=
-# module, header, package, variable to append the libraries to
+libs_all=
+# module, header, package
 pkg() {
     pkg-config --exists "$1" || fail "$1" "$3"
     # System headers are not ours to warn about.
@@ -41,20 +40,20 @@ pkg() {
     libs=$(pkg-config --libs "$1")
     cppflags="$cppflags $flags"
     probe "$2" "$libs" "$3"
-    eval "$4=\"\$$4 \$libs\""
+    libs_all="$libs_all $libs"
 }
 
 probe nng/nng.h -lnng libnng-dev
 probe mbedtls/ssl.h "-lmbedtls -lmbedx509 -lmbedcrypto" libmbedtls-dev
-lib_libs="-lnng -lmbedtls -lmbedx509 -lmbedcrypto"
-pkg libsodium sodium.h libsodium-dev lib_libs
-pkg openblas cblas.h libopenblas-dev lib_libs
-pkg libcbor cbor.h libcbor-dev lib_libs
-pkg inih ini.h libinih-dev lib_libs
-pkg sqlite3 sqlite3.h libsqlite3-dev srv_libs
-pkg libcurl curl/curl.h libcurl4-openssl-dev srv_libs
-pkg jansson jansson.h libjansson-dev srv_libs
-lib_libs="$lib_libs -lm"
+libs_all="-lnng -lmbedtls -lmbedx509 -lmbedcrypto"
+pkg libsodium sodium.h libsodium-dev
+pkg openblas cblas.h libopenblas-dev
+pkg libcbor cbor.h libcbor-dev
+pkg inih ini.h libinih-dev
+pkg sqlite3 sqlite3.h libsqlite3-dev
+pkg libcurl curl/curl.h libcurl4-openssl-dev
+pkg jansson jansson.h libjansson-dev
+libs_all="$libs_all -lm"
 
 # Only the tests need Check; the Makefile says so when they are asked for.
 check_libs=
@@ -68,7 +67,6 @@ CONFIGURED_KEY := ${CONFIG_KEY-}
 CONFIGURED_FILES := $(echo $files)
 ARCH := ${machine%%-*}
 LIB_CPPFLAGS := $(echo $cppflags)
-LIB_LIBS := $lib_libs
-SRV_LIBS := $(echo $srv_libs)
+LIBS := $(echo $libs_all)
 CHECK_LIBS := $check_libs
 END

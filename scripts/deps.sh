@@ -33,5 +33,11 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "deps: installing $*"
 export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 "$@" </dev/null
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt-get update -qq >"$log" 2>&1 </dev/null &&
+    apt-get install -y -qq --no-install-recommends "$@" >>"$log" 2>&1 </dev/null || {
+    cat "$log" >&2
+    echo "deps: apt-get failed; its output is above" >&2
+    exit 1
+}
