@@ -149,9 +149,9 @@ static tn_code check_cover(const tn_layout *layout, const uint64_t *file_offset,
     for (size_t i = 0; i < layout->count && code == TN_OK; i++) {
         if (list[i].begin != at)
             code = tn_fail(err, TN_EPROTO,
-                           "tensor " NAME " begins at byte %" PRIu64 " of the data, %s at %" PRIu64, list[i].name,
-                           list[i].begin, list[i].begin < at ? "inside the one that ends" : "but the one before ends",
-                           at);
+                           "tensor " NAME " begins at byte %" PRIu64 " of the data, not at %" PRIu64
+                           " where the one before ends",
+                           list[i].name, list[i].begin, at);
         at = list[i].end;
     }
     if (code == TN_OK && at != data_size)
