@@ -163,7 +163,7 @@ $(PY): | deps
 	    { echo "venv: no Python >= 3.11 with venv and headers: run \`make deps\` as root" >&2; exit 2; }; \
 	echo "  VENV  $(VENV) ($$p)"; "$$p" -m venv --clear $(VENV)
 
-PIP = $(PY) -m pip --disable-pip-version-check -q
+PIP = $(PY) -m pip --disable-pip-version-check -qq
 
 $(VENV)/.requirements: tests/requirements.txt $(PY)
 	@echo "  PIP   $< (torch and the test tools; takes minutes the first time)"
@@ -215,17 +215,17 @@ test: all tests python  ## all set-up, then every fast test
 
 .PHONY: asan tsan
 SAN_ENV := UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1 \
-    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$(CURDIR)/tests/tsan.supp
+    TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1$(addprefix :suppressions=$(CURDIR)/,$(wildcard tests/tsan.supp))
 asan:  ## unit and sim under AddressSanitizer and UBSan
-	@$(SAN_ENV) $(MAKE) BUILD=build/asan SAN=address,undefined check
+	@$(SAN_ENV) $(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined check
 # The kernels are arithmetic without a thread of their own, and slow here.
 tsan:  ## unit and sim under ThreadSanitizer
-	@$(SAN_ENV) $(MAKE) BUILD=build/tsan SAN=thread TEST_ARGS="--skip kernel" check
+	@$(SAN_ENV) $(MAKE) --no-print-directory BUILD=build/tsan SAN=thread TEST_ARGS="--skip kernel" check
 
 FUZZ_SECONDS ?= 30
 .PHONY: fuzz fuzz-run
 fuzz: $(if $(FUZZ_SRC),deps-dev)  ## each fuzzer for FUZZ_SECONDS (30)
-	@$(if $(FUZZ_SRC),$(MAKE) CC=clang BUILD=build/fuzz SAN=fuzzer-no-link$(comma)address$(comma)undefined fuzz-run,\
+	@$(if $(FUZZ_SRC),$(MAKE) --no-print-directory CC=clang BUILD=build/fuzz SAN=fuzzer-no-link$(comma)address$(comma)undefined fuzz-run,\
 	    echo "fuzz: not built yet: there is no tests/fuzz/fuzz_*.c" >&2; exit 2)
 fuzz-run: $(FUZZERS)
 	@for f in $^; do n=$${f##*/fuzz_}; mkdir -p tests/fuzz/corpus/$$n build/fuzz/found; echo "  FUZZ  $$n"; \
@@ -261,7 +261,7 @@ run: all python  ## the main job: a federation on real data (MODE=collective: ov
 
 .venv-flower/.requirements: tests/requirements-flower.txt $(PY)
 	@echo "  VENV  .venv-flower ($<)"
-	$(Q)$(PY) -m venv --clear .venv-flower && .venv-flower/bin/python -m pip --disable-pip-version-check -q install -r $< && touch $@
+	$(Q)$(PY) -m venv --clear .venv-flower && .venv-flower/bin/python -m pip --disable-pip-version-check -qq install -r $< && touch $@
 bench: all python $(BENCHES) .venv-flower/.requirements  ## the side-by-side tables
 	@$(PY) tests/bench/run.py $(ARGS)
 

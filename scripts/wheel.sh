@@ -9,7 +9,7 @@ cp -r python/pyproject.toml python/torchnative "$build/wheel/src"
 cp LICENSE "$build/wheel/src"
 [ ! -f python/README.md ] || cp python/README.md "$build/wheel/src"
 find "$build/wheel/src" -name __pycache__ -prune -exec rm -rf {} +
-"$python" -m pip --disable-pip-version-check -q wheel --no-build-isolation --no-deps -w "$build/wheel" "$build/wheel/src"
+"$python" -m pip --disable-pip-version-check -qq wheel --no-build-isolation --no-deps -w "$build/wheel" "$build/wheel/src"
 rm -rf "$build/wheel/src"
 case $(echo "$build"/wheel/*.whl) in
 *-py3-none-any.whl)
