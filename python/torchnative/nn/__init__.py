@@ -1,0 +1,1 @@
+"""Learning on top of torch modules: :mod:`torchnative.nn.federated`."""
