@@ -5,6 +5,7 @@ A first, small form of the comparison: operations all_reduce and broadcast of fl
 
 import argparse
 import statistics
+import tempfile
 import time
 
 import torch
@@ -24,11 +25,11 @@ def timed(operation, tensor: torch.Tensor, group, count: int) -> float:
     return (time.perf_counter() - start) / count
 
 
-def rank_main(rank: int, world: int, port: int, repeat: int, rows) -> None:
+def rank_main(rank: int, world: int, meeting: str, repeat: int, rows) -> None:
     import torchnative.distributed  # noqa: F401
 
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, world, rank == 0)
+    store = dist.FileStore(meeting, world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     groups = {"tn": dist.new_group(backend="tn"), "gloo": dist.new_group(backend="gloo")}
     for name, operation in OPERATIONS.items():
@@ -46,11 +47,6 @@ def rank_main(rank: int, world: int, port: int, repeat: int, rows) -> None:
     dist.destroy_process_group()
 
 
-def free_port() -> int:
-    store = dist.TCPStore("127.0.0.1", 0, 1, True)
-    return store.port
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=5)
@@ -59,7 +55,9 @@ def main() -> None:
     print(f"{'operation':<12}{'size':>8}{'ranks':>7}{'tn µs':>12}{'gloo µs':>12}{'gloo / tn':>11}")
     for world in (2, 4):
         rows = context.SimpleQueue()
-        mp.start_processes(rank_main, (world, free_port(), options.repeat, rows), nprocs=world, start_method="spawn")
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = (world, f"{folder}/store", options.repeat, rows)
+            mp.start_processes(rank_main, arguments, nprocs=world, start_method="spawn")
         while not rows.empty():
             name, label, ranks, times = rows.get()
             ours, theirs = (statistics.median(times[backend]) * 1e6 for backend in ("tn", "gloo"))
