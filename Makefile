@@ -267,7 +267,7 @@ run: all python  ## the main job: a federation on real data (MODE=collective: ov
 
 .venv-flower/.requirements: tests/requirements-flower.txt $(PY)
 	@echo "  VENV  .venv-flower ($<)"
-	$(Q)$(PY) -m venv --clear .venv-flower && .venv-flower/bin/python -m pip --disable-pip-version-check -qq install -r $< && touch $@
+	$(Q)[ -x .venv-flower/bin/python ] || $(PY) -m venv --clear .venv-flower; .venv-flower/bin/python -m pip --disable-pip-version-check -qq install -r $< && touch $@
 bench: all python $(BENCHES) .venv-flower/.requirements  ## the side-by-side tables
 	@$(PY) tests/bench/run.py $(ARGS)
 

@@ -28,7 +28,7 @@ missing=$({
 # shellcheck disable=SC2086
 set -- $missing
 if [ "$(id -u)" != 0 ]; then
-    echo "deps: packages are missing; run: sudo apt-get install -y --no-install-recommends $*" >&2
+    echo "deps: packages are missing; run: sudo apt-get update && sudo apt-get install -y --no-install-recommends $*" >&2
     exit 2
 fi
 echo "deps: installing $*"
