@@ -194,7 +194,7 @@ python: $(MODULE) $(VENV)/.torchnative  ## the Python module, installed into .ve
 
 .PHONY: wheel
 wheel: $(MODULE) $(VENV)/.requirements  ## an abi3 wheel in $(BUILD)/wheel/
-	$(Q)sh scripts/wheel.sh $(PY) $(BUILD) $(ARCH)
+	$(Q)sh scripts/wheel.sh $(PY) $(BUILD)
 
 # ---- tests ----------------------------------------------------------------------------------------------------------
 
@@ -237,6 +237,8 @@ comma := ,
 
 .PHONY: lint check-includes check-headers check-symbols tidy
 lint: deps-dev  ## every static check, and the build by clang
+	@grep -q '^version = "$(VERSION)"' python/pyproject.toml || \
+	    { echo "lint: python/pyproject.toml and the Makefile ($(VERSION)) differ in the version" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check-includes
 	@$(MAKE) --no-print-directory check-headers check-symbols tidy
 	@$(MAKE) --no-print-directory CC=clang all tests

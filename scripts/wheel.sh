@@ -1,22 +1,27 @@
 #!/bin/sh
-# wheel.sh PYTHON BUILD ARCH: one wheel for every CPython from 3.11 on. setuptools sees no extension module here (make
-# has built it), so the wheel is tagged afterwards. Built from a copy, which keeps the tree clean.
+# wheel.sh PYTHON BUILD: one wheel for every CPython from 3.11 on, in BUILD/wheel. Made from a copy, which keeps the tree
+# clean, and whose setup.py tells setuptools of the module that make has built.
 set -eu
-python=$1 build=$2 arch=$3
+python=$1 build=$2
+src=$build/wheel/src
 rm -rf "$build/wheel"
-mkdir -p "$build/wheel/src"
-cp -r python/pyproject.toml python/torchnative "$build/wheel/src"
-cp LICENSE "$build/wheel/src"
-[ ! -f python/README.md ] || cp python/README.md "$build/wheel/src"
-find "$build/wheel/src" -name __pycache__ -prune -exec rm -rf {} +
-"$python" -m pip --disable-pip-version-check -qq wheel --no-build-isolation --no-deps -w "$build/wheel" "$build/wheel/src"
-rm -rf "$build/wheel/src"
-case $(echo "$build"/wheel/*.whl) in
-*-py3-none-any.whl)
-    "$python" -m wheel tags --remove --python-tag cp311 --abi-tag abi3 --platform-tag "linux_$arch" \
-        "$build"/wheel/*.whl >/dev/null
-    ;;
-esac
+mkdir -p "$src"
+cp -r python/pyproject.toml python/torchnative LICENSE "$src"
+[ ! -f python/README.md ] || cp python/README.md "$src"
+find "$src" -name __pycache__ -prune -exec rm -rf {} +
+cat >"$src/setup.py" <<'END'
+from setuptools import Distribution, setup
+
+
+class Prebuilt(Distribution):
+    def has_ext_modules(self):
+        return True
+
+
+setup(distclass=Prebuilt, options={"bdist_wheel": {"py_limited_api": "cp311"}})
+END
+"$python" -m pip --disable-pip-version-check -qq wheel --no-build-isolation --no-deps -w "$build/wheel" "$src"
+rm -rf "$src"
 "$python" - "$build"/wheel/*.whl <<'END'
 import sys, zipfile
 names = zipfile.ZipFile(sys.argv[1]).namelist()
