@@ -121,7 +121,7 @@ typedef enum tn_round_act_kind {
     TN_ACT_DROPPED,  /* `client` left the cohort; text says why */
     TN_ACT_COMMIT,   /* aggregate the reported (tn_round_reported, `have` of them), persist, feed COMMITTED */
     TN_ACT_RETRY,    /* too few reported (`have` of `need`): text says so; drop the attempt's updates */
-    TN_ACT_FINISHED,
+    TN_ACT_FINISHED, /* round: the last committed; text says whether all rounds are, or it was stopped */
     TN_ACT_FAILED,   /* text says why */
 } tn_round_act_kind;
 
@@ -142,7 +142,8 @@ TN_API tn_code tn_round_new(tn_round **out, const tn_round_cfg *cfg, uint64_t co
 TN_API void tn_round_free(tn_round *m);
 /* After a restart, before any event: the round that was under way (committed + 1), its cohort and who had
  * reported (durably). Members count as broken connections from now on, with the whole deadline to come back.
- * There is no START action: the cohort was invited before. Actions may be waiting (COMMIT, when enough had
+ * There is no START action: the cohort was invited before. An empty cohort: that attempt was given up before
+ * the restart, the next one gets the number behind it. Actions may be waiting (COMMIT, when enough had
  * reported). Copies the ids. */
 TN_API tn_code tn_round_restore(tn_round *m, uint64_t round, uint32_t attempt, const char *const *cohort,
                                 size_t ncohort, const char *const *reported, size_t nreported, int64_t now,

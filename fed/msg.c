@@ -1,12 +1,12 @@
 /* The CBOR bodies of the protocol: docs/PROTOCOL.md says the same in words.
  *
- * Every decoder takes its map's keys from one list, refuses others, and bounds every value before it is used. The two maps
- * of the hello look at "version" first, so that a peer of another version is told so and not that a key is unknown. */
-#include "fed/fed.h"
-
+ * Every decoder takes its map's keys from one list, refuses others, and bounds every value before it is
+ * used. The two maps of the hello look at "version" first, so that a peer of another version is told so and
+ * not that a key is unknown. */
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
+
+#include "fed/internal.h"
 
 #define ROUNDS_MAX (UINT64_C(1) << 53) /* so that JSON and Python's floats can carry a round too */
 #define MAX_PARAMS (sizeof(((tn_msg_task *)NULL)->param) / sizeof(tn_metric))
@@ -41,14 +41,15 @@ const char *tn_msg_name(uint8_t type) {
 
 /* ---- Sentences ----
  *
- * They are shown to persons, so no control characters travel: the writer replaces them, the reader refuses them. A sentence
- * may also have been cut by snprintf in the middle of a character, or quote a file name that is no UTF-8 at all. */
+ * They are shown to persons, so no control characters travel: the writer replaces them, the reader refuses
+ * them. A sentence may also have been cut by snprintf in the middle of a character, or quote a file name
+ * that is no UTF-8 at all. */
 
 static bool is_control(uint8_t c) { return c < 0x20 || c == 0x7f; }
 
 /* Bytes of the well-formed UTF-8 character at p (RFC 3629), 0 when there is none. p ends with a NUL. */
 static size_t utf8_size(const uint8_t *p) {
-    size_t n = p[0] < 0x80 ? 1 : p[0] >= 0xc2 && p[0] < 0xe0 ? 2 : p[0] >= 0xe0 && p[0] < 0xf0 ? 3 : p[0] >= 0xf0 && p[0] < 0xf5 ? 4 : 0;
+    size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
 
     for (size_t i = 1; i < n; i++) {
         if ((p[i] & 0xc0) != 0x80)
@@ -168,8 +169,7 @@ static tn_code get_id(const tn_cbor *map, char out[TN_ID_MAX + 1], bool may_be_e
     tn_code code = tn_cbor_get_text(map, "id", out, TN_ID_MAX + 1, err);
 
     if (code == TN_OK && !tn_id_valid(out) && !(may_be_empty && out[0] == '\0'))
-        return tn_fail(err, TN_EPROTO, "key \"id\" is not a client id: 1 to %d letters, digits, '.', '-' and '_', the first "
-                       "a letter or digit", TN_ID_MAX);
+        return tn_fail(err, TN_EPROTO, "key \"id\" is not a client id: %s", TNI_ID_RULE);
     return code;
 }
 
@@ -378,7 +378,8 @@ static bool known_code(uint64_t code) {
     }
 }
 
-/* Codes are appended over time: one that a later server knows and this side does not says at least that the peer refused. */
+/* Codes are appended over time: one that a later server knows and this side does not says at least that the
+ * peer refused. */
 tn_code tn_msg_error_decode(tn_msg_error *m, const void *p, size_t n, tn_err *err) {
     uint64_t value = 0;
     tn_cbor map;
@@ -482,7 +483,8 @@ void tn_msg_begin_encode(const tn_msg_begin *m, tn_wr *w) {
     put_metrics(w, m->metric, m->nmetrics);
 }
 
-/* A count of 0 or a huge one passes: it is refused as an update (tn_update_check), by name, and the session goes on. */
+/* A count of 0 or a huge one passes: it is refused as an update (tn_update_check), by name, and the session
+ * goes on. */
 tn_code tn_msg_begin_decode(tn_msg_begin *m, const void *p, size_t n, tn_err *err) {
     tn_cbor map;
     tn_code code;

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "core/file.h"
-#include "fed/fed.h"
+#include "fed/internal.h"
 
 #define ROSTER_MAX_BYTES (64u << 20)
 #define LINE_CAP (TN_ID_MAX + 2 * (2 * 32) + 4) /* two spaces, newline, NUL */
@@ -67,8 +67,7 @@ static tn_code read_line(char *line, tn_enrolled *e, bool *used, tn_err *err) {
         return tn_fail(err, TN_EINVAL, "a line holds an id, a public key and a certificate hash, this one has %s",
                        n < 3 ? "less" : "more");
     if (!tn_id_valid(word[0]))
-        return tn_fail(err, TN_EINVAL, "\"%.80s\" is not a client id: 1 to %d letters, digits, '.', '-' and '_', the first "
-                       "a letter or digit", word[0], TN_ID_MAX);
+        return tn_fail(err, TN_EINVAL, "\"%.80s\" is not a client id: %s", word[0], TNI_ID_RULE);
     snprintf(e->id, sizeof(e->id), "%s", word[0]);
     if ((code = tn_unhex(word[1], e->key, sizeof(e->key), err)) != TN_OK)
         return err == NULL ? code : tn_ctx(err, "the public key of %s", e->id);
@@ -209,8 +208,7 @@ tn_code tn_roster_append(const char *path, const tn_enrolled *e, tn_err *err) {
     tn_code code;
 
     if (!tn_id_valid(e->id))
-        return tn_fail(err, TN_EINVAL, "\"%.80s\" is not a client id: 1 to %d letters, digits, '.', '-' and '_', the first a "
-                       "letter or digit", e->id, TN_ID_MAX);
+        return tn_fail(err, TN_EINVAL, "\"%.80s\" is not a client id: %s", e->id, TNI_ID_RULE);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0)
         return tn_fail_sys(err, TN_EIO, errno, "cannot open %s", path);
