@@ -103,7 +103,8 @@ static void put_metrics(tn_wr *w, const tn_metric *m, size_t n) {
 
 static tn_code get_metric(const tn_cbor *key, const tn_cbor *value, const char *in, tn_metric *m, tn_err *err) {
     if (key->n == 0 || key->n >= NAME_CAP)
-        return tn_fail(err, TN_EPROTO, "a name in \"%s\" has %zu bytes; 1 to %zu are allowed", in, key->n, NAME_CAP - 1);
+        return tn_fail(err, TN_EPROTO, "a name in \"%s\" has %zu bytes; 1 to %zu are allowed", in, key->n,
+                       NAME_CAP - 1);
     for (size_t i = 0; i < key->n; i++) {
         if (is_control(key->p[i]))
             return tn_fail(err, TN_EPROTO, "a name in \"%s\" has a control character in it", in);
@@ -122,14 +123,16 @@ static tn_code get_metric(const tn_cbor *key, const tn_cbor *value, const char *
 }
 
 /* Duplicate names do not pass tn_cbor_parse. NaN and Inf do: whoever uses a metric drops and counts them. */
-static tn_code get_metrics(const tn_cbor *map, const char *key, tn_metric *m, size_t max, size_t *n, tn_err *err) {
+static tn_code get_metrics(const tn_cbor *map, const char *key, tn_metric *m, size_t max, size_t *n,
+                           tn_err *err) {
     tn_cbor rest = tn_cbor_get(map, key), k, v;
     tn_code code = TN_OK;
 
     if (rest.kind != TN_CBOR_MAP)
         return tn_fail(err, TN_EPROTO, "key \"%s\" is missing or not a map", key);
     if (rest.u > max)
-        return tn_fail(err, TN_EPROTO, "key \"%s\" has %" PRIu64 " names; at most %zu are allowed", key, rest.u, max);
+        return tn_fail(err, TN_EPROTO, "key \"%s\" has %" PRIu64 " names; at most %zu are allowed", key, rest.u,
+                       max);
     *n = 0;
     while (code == TN_OK && tn_cbor_next(&rest, &k, &v))
         code = get_metric(&k, &v, key, &m[(*n)++], err);
@@ -138,11 +141,13 @@ static tn_code get_metrics(const tn_cbor *map, const char *key, tn_metric *m, si
 
 /* ---- Parts that several messages share ---- */
 
-static tn_code parse(uint8_t type, const void *p, size_t n, const char *const *keys, tn_cbor *map, tn_err *err) {
+static tn_code parse(uint8_t type, const void *p, size_t n, const char *const *keys, tn_cbor *map,
+                     tn_err *err) {
     tn_code code;
 
     if (n > tn_msg_max(type))
-        return tn_fail(err, TN_ETOOBIG, "a body of %zu bytes; at most %" PRIu64 " are allowed", n, tn_msg_max(type));
+        return tn_fail(err, TN_ETOOBIG, "a body of %zu bytes; at most %" PRIu64 " are allowed", n,
+                       tn_msg_max(type));
     code = tn_cbor_parse(p, n, map, err);
     return code == TN_OK && keys != NULL ? tn_cbor_only(map, keys, err) : code;
 }
@@ -151,7 +156,8 @@ static tn_code get_version(const tn_cbor *map, uint64_t *out, const char *peer, 
     tn_code code = tn_cbor_get_u64(map, "version", UINT64_MAX, out, err);
 
     if (code == TN_OK && *out != TN_PROTOCOL)
-        return tn_fail(err, TN_EVERSION, "the %s speaks protocol version %" PRIu64 ", this side version %d: bring both to the "
+        return tn_fail(err, TN_EVERSION, "the %s speaks protocol version %" PRIu64 ", this side version %d: "
+                       "bring both to the "
                        "same release", peer, *out, TN_PROTOCOL);
     return code;
 }
@@ -332,7 +338,8 @@ static tn_code get_layout(const tn_cbor *map, tn_layout *out, tn_err *err) {
 }
 
 tn_code tn_msg_welcome_decode(tn_msg_welcome *m, const void *p, size_t n, tn_err *err) {
-    static const char *const keys[] = {"id", "authenticated", "sig", "rounds", "aggregator", "chunk", "resume_seconds",
+    static const char *const keys[] = {"id", "authenticated", "sig", "rounds", "aggregator", "chunk",
+                                       "resume_seconds",
                                        "layout", NULL};
     tn_cbor map;
     tn_code code;
@@ -418,7 +425,8 @@ void tn_msg_task_encode(const tn_msg_task *m, tn_wr *w) {
 }
 
 tn_code tn_msg_task_decode(tn_msg_task *m, const void *p, size_t n, tn_err *err) {
-    static const char *const keys[] = {"kind", "round", "attempt", "model_hash", "deadline_seconds", "cohort", "text",
+    static const char *const keys[] = {"kind", "round", "attempt", "model_hash", "deadline_seconds", "cohort",
+                                       "text",
                                        "params", NULL};
     uint64_t kind = 0;
     tn_cbor map;
@@ -436,7 +444,8 @@ tn_code tn_msg_task_decode(tn_msg_task *m, const void *p, size_t n, tn_err *err)
     STEP(get_metrics(&map, "params", m->param, MAX_PARAMS, &m->nparams, err));
     m->kind = (tn_task_kind)kind;
     if (code == TN_OK && m->kind == TN_TASK_TRAIN && (m->round == 0 || m->attempt == 0))
-        code = tn_fail(err, TN_EPROTO, "a task to train in round %" PRIu64 ", attempt %" PRIu32 ": both count from 1", m->round,
+        code = tn_fail(err, TN_EPROTO, "a task to train in round %" PRIu64 ", attempt %" PRIu32 ": both count "
+                       "from 1", m->round,
                        m->attempt);
     return done(code, TN_MSG_TASK, err);
 }
@@ -490,7 +499,8 @@ tn_code tn_msg_begin_decode(tn_msg_begin *m, const void *p, size_t n, tn_err *er
     tn_code code;
 
     memset(m, 0, sizeof(*m));
-    code = parse(TN_MSG_BEGIN, p, n, KEYS("round", "attempt", "examples", "bytes", "hash", "metrics"), &map, err);
+    code = parse(TN_MSG_BEGIN, p, n, KEYS("round", "attempt", "examples", "bytes", "hash", "metrics"), &map,
+                 err);
     STEP(tn_cbor_get_u64(&map, "round", ROUNDS_MAX, &m->round, err));
     STEP(get_u32(&map, "attempt", &m->attempt, err));
     STEP(tn_cbor_get_u64(&map, "examples", UINT64_MAX, &m->examples, err));

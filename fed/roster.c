@@ -64,7 +64,8 @@ static tn_code read_line(char *line, tn_enrolled *e, bool *used, tn_err *err) {
     if (n == 0)
         return TN_OK;
     if (n != 3)
-        return tn_fail(err, TN_EINVAL, "a line holds an id, a public key and a certificate hash, this one has %s",
+        return tn_fail(err, TN_EINVAL, "a line holds an id, a public key and a certificate hash, this one has "
+                       "%s",
                        n < 3 ? "less" : "more");
     if (!tn_id_valid(word[0]))
         return tn_fail(err, TN_EINVAL, "\"%.80s\" is not a client id: %s", word[0], TNI_ID_RULE);
@@ -104,7 +105,8 @@ static tn_code refuse_doubles(tn_roster *r, tn_err *err) {
     qsort(r->item, r->count, sizeof(*r->item), by_key);
     for (size_t i = 1; i < r->count; i++) {
         if (by_key(&r->item[i - 1], &r->item[i]) == 0)
-            return tn_fail(err, TN_EINVAL, "clients %s and %s have the same public key", r->item[i - 1].id, r->item[i].id);
+            return tn_fail(err, TN_EINVAL, "clients %s and %s have the same public key", r->item[i - 1].id,
+                           r->item[i].id);
     }
     return TN_OK;
 }
@@ -179,7 +181,8 @@ static tn_code refuse_known(const char *path, const tn_enrolled *e, tn_err *err)
         code = tn_fail(err, TN_EBUSY, "%s: the key of %s is enrolled already, as %s", path, e->id, there->id);
     for (size_t i = 0; i < r.count && code == TN_OK; i++) {
         if (strcmp(r.item[i].id, e->id) == 0)
-            code = tn_fail(err, TN_EBUSY, "%s: client id %s is enrolled already, with another key", path, e->id);
+            code = tn_fail(err, TN_EBUSY, "%s: client id %s is enrolled already, with another key", path,
+                           e->id);
     }
     tn_roster_release(&r);
     return code;

@@ -155,7 +155,8 @@ static void views_changed(tn_round *m) { m->cohort_view->stale = m->reported_vie
 static void why_text(const tn_round *m, tni_why why, char *out, size_t cap) {
     switch (why) {
     case TNI_BROKE:
-        snprintf(out, cap, "its connection broke and it did not come back within %g s", seconds(m->cfg.resume_ns));
+        snprintf(out, cap, "its connection broke and it did not come back within %g s",
+                 seconds(m->cfg.resume_ns));
         break;
     case TNI_SAID_BYE:
         snprintf(out, cap, "it said good-bye");
@@ -305,7 +306,8 @@ static void finish(tn_round *m) {
     if (m->committed >= m->cfg.rounds)
         snprintf(a->text, sizeof(a->text), "all %" PRIu64 " rounds are committed", m->cfg.rounds);
     else
-        snprintf(a->text, sizeof(a->text), "stopped after %" PRIu64 " of %" PRIu64 " rounds", m->committed, m->cfg.rounds);
+        snprintf(a->text, sizeof(a->text), "stopped after %" PRIu64 " of %" PRIu64 " rounds", m->committed,
+                 m->cfg.rounds);
 }
 
 static int by_id(const void *a, const void *b) {
@@ -400,7 +402,8 @@ static void end_training(tn_round *m) {
         m->state = TN_COMMITTING;
         return;
     }
-    snprintf(a->text, sizeof(a->text), "%" PRIu32 " of %zu clients reported, %" PRIu32 " %s needed", a->have, m->cohort_size,
+    snprintf(a->text, sizeof(a->text), "%" PRIu32 " of %zu clients reported, %" PRIu32 " %s needed", a->have,
+             m->cohort_size,
              a->need, a->need == 1 ? "is" : "are");
     dissolve(m);
     m->first = false;
@@ -422,7 +425,8 @@ static void settle_training(tn_round *m) {
 
 /* Room for what settle() may say now. */
 static tn_code reserve_for_settling(tn_round *m, tn_err *err) {
-    bool due = m->state == TN_TRAINING && (m->now >= m->deadline || (m->queue_head != NULL && m->now >= m->queue_head->resume_by));
+    bool due = m->state == TN_TRAINING && (m->now >= m->deadline || (m->queue_head != NULL &&
+                                                                     m->now >= m->queue_head->resume_by));
 
     /* One DROPPED may come from the event itself; with resume_ns = 0 that is the BREAK. */
     return reserve(m, ACTIONS_PER_EVENT + 1 + (due ? m->waited : 0), err);
@@ -501,7 +505,8 @@ static tn_code on_client(tn_round *m, const tn_round_ev *ev, tn_err *err) {
     tni_client *c;
 
     if (ev->client == NULL || !tn_id_valid(ev->client))
-        return tn_fail(err, TN_EINVAL, "\"%.80s\" is not a client id: %s", ev->client == NULL ? "" : ev->client, TNI_ID_RULE);
+        return tn_fail(err, TN_EINVAL, "\"%.80s\" is not a client id: %s", ev->client == NULL ? "" : ev->client,
+                       TNI_ID_RULE);
     if (ev->kind == TN_EV_JOIN)
         return on_join(m, ev->client, err);
     c = tni_clients_find(&m->known, ev->client);
@@ -553,29 +558,37 @@ static tn_code check_cfg(const tn_round_cfg *c, tn_err *err) {
     if (c->rounds == 0 || c->rounds > UINT64_C(1) << 53)
         return tn_fail(err, TN_EINVAL, "rounds is %" PRIu64 "; at least 1 is needed", c->rounds);
     if (c->min_clients == 0 || c->min_clients > TN_MAX_CLIENTS)
-        return tn_fail(err, TN_EINVAL, "min-clients is %" PRIu32 "; 1 to %d are possible", c->min_clients, TN_MAX_CLIENTS);
+        return tn_fail(err, TN_EINVAL, "min-clients is %" PRIu32 "; 1 to %d are possible", c->min_clients,
+                       TN_MAX_CLIENTS);
     if (c->start_clients < c->min_clients || c->start_clients > TN_MAX_CLIENTS)
-        return tn_fail(err, TN_EINVAL, "start-clients is %" PRIu32 "; it must be min-clients (%" PRIu32 ") to %d",
+        return tn_fail(err, TN_EINVAL, "start-clients is %" PRIu32 "; it must be min-clients (%" PRIu32 ") to "
+                       "%d",
                        c->start_clients, c->min_clients, TN_MAX_CLIENTS);
     if (c->clients_per_round != 0 && c->clients_per_round < c->min_clients)
-        return tn_fail(err, TN_EINVAL, "clients-per-round is %" PRIu32 ", less than min-clients (%" PRIu32 "): no round could "
+        return tn_fail(err, TN_EINVAL, "clients-per-round is %" PRIu32 ", less than min-clients "
+                       "(%" PRIu32 "): no round could "
                        "be committed", c->clients_per_round, c->min_clients);
     if (!(c->fraction >= 0 && c->fraction <= 1))
         return tn_fail(err, TN_EINVAL, "fraction is %g; it must be in (0, 1], or 0 for unused", c->fraction);
     if (!(c->over_select >= 1 && isfinite(c->over_select)))
         return tn_fail(err, TN_EINVAL, "over-select is %g; it must be 1 or more", c->over_select);
     if (c->deadline_ns <= 0 || c->deadline_ns == TN_FOREVER)
-        return tn_fail(err, TN_EINVAL, "deadline is %g s; it must be positive and finite", seconds(c->deadline_ns));
+        return tn_fail(err, TN_EINVAL, "deadline is %g s; it must be positive and finite",
+                       seconds(c->deadline_ns));
     if (c->resume_ns < 0 || c->resume_ns == TN_FOREVER)
-        return tn_fail(err, TN_EINVAL, "resume-window is %g s; it must be finite and not negative", seconds(c->resume_ns));
+        return tn_fail(err, TN_EINVAL, "resume-window is %g s; it must be finite and not negative",
+                       seconds(c->resume_ns));
     if (c->wait_timeout_ns <= 0)
-        return tn_fail(err, TN_EINVAL, "wait-timeout is %g s; it must be positive", seconds(c->wait_timeout_ns));
+        return tn_fail(err, TN_EINVAL, "wait-timeout is %g s; it must be positive",
+                       seconds(c->wait_timeout_ns));
     if (c->notice_ns <= 0)
-        return tn_fail(err, TN_EINVAL, "the time between notices is %g s; it must be positive", seconds(c->notice_ns));
+        return tn_fail(err, TN_EINVAL, "the time between notices is %g s; it must be positive",
+                       seconds(c->notice_ns));
     return TN_OK;
 }
 
-tn_code tn_round_new(tn_round **out, const tn_round_cfg *cfg, uint64_t committed_rounds, int64_t now, tn_err *err) {
+tn_code tn_round_new(tn_round **out, const tn_round_cfg *cfg, uint64_t committed_rounds, int64_t now,
+                     tn_err *err) {
     tn_round *m = NULL;
     tn_code code = check_cfg(cfg, err);
 
@@ -653,16 +666,19 @@ static tn_code restore_report(tn_round *m, const char *id, tn_err *err) {
     return TN_OK;
 }
 
-tn_code tn_round_restore(tn_round *m, uint64_t round, uint32_t attempt, const char *const *cohort, size_t ncohort,
+tn_code tn_round_restore(tn_round *m, uint64_t round, uint32_t attempt, const char *const *cohort,
+                         size_t ncohort,
                          const char *const *reported, size_t nreported, int64_t now, tn_err *err) {
     tn_code code;
 
     if (m->fed || m->state != TN_GATHERING || m->cohort_size != 0)
         return tn_fail(err, TN_EINVAL, "a round is restored before any event, and while rounds are left");
     if (round != m->committed + 1)
-        return tn_fail(err, TN_EINVAL, "round %" PRIu64 " cannot be under way when %" PRIu64 " are committed", round, m->committed);
+        return tn_fail(err, TN_EINVAL, "round %" PRIu64 " cannot be under way when %" PRIu64 " are committed",
+                       round, m->committed);
     if (attempt == 0 || ncohort > TN_MAX_CLIENTS || nreported > ncohort)
-        return tn_fail(err, TN_EINVAL, "attempt %" PRIu32 " with %zu of %zu clients reported is not one", attempt, nreported,
+        return tn_fail(err, TN_EINVAL, "attempt %" PRIu32 " with %zu of %zu clients reported is not one",
+                       attempt, nreported,
                        ncohort);
     if (now > m->now)
         m->now = now;
@@ -740,8 +756,10 @@ static size_t look(const tn_round *m, view *v, bool (*wanted)(const tni_client *
     return v->n;
 }
 
-size_t tn_round_cohort(const tn_round *m, const char *const **ids) { return look(m, m->cohort_view, is_member, ids); }
-size_t tn_round_reported(const tn_round *m, const char *const **ids) { return look(m, m->reported_view, is_reported, ids); }
+size_t tn_round_cohort(const tn_round *m, const char *const **ids) { return look(m, m->cohort_view, is_member,
+                                                                                 ids); }
+size_t tn_round_reported(const tn_round *m, const char *const **ids) { return look(m, m->reported_view,
+                                                                                   is_reported, ids); }
 
 /* For a client that is not to send: why not. The round and the attempt are those under way. */
 static tn_code refuse_member(const tn_round *m, const tni_client *c, const char *client, tn_err *err) {
@@ -750,30 +768,39 @@ static tn_code refuse_member(const tn_round *m, const tni_client *c, const char 
     if (m->state != TN_TRAINING && m->state != TN_COMMITTING)
         return tn_fail(err, TN_EROUND, "round %" PRIu64 " has not started", m->committed + 1);
     if (c == NULL || c->role == TNI_OUTSIDE)
-        return tn_fail(err, TN_EROUND, "client %.64s is not in the cohort of round %" PRIu64, client, m->committed + 1);
+        return tn_fail(err, TN_EROUND, "client %.64s is not in the cohort of round %" PRIu64, client,
+                       m->committed + 1);
     if (c->role == TNI_LEFT) {
         why_text(m, c->why, why, sizeof(why));
-        return tn_fail(err, TN_EROUND, "client %s left the cohort of round %" PRIu64 ": %s", c->id, m->committed + 1, why);
+        return tn_fail(err, TN_EROUND, "client %s left the cohort of round %" PRIu64 ": %s", c->id,
+                       m->committed + 1, why);
     }
-    return tn_fail(err, TN_EROUND, "round %" PRIu64 " is closed: it had the %zu updates it asked for", m->committed + 1,
+    return tn_fail(err, TN_EROUND, "round %" PRIu64 " is closed: it had the %zu updates it asked for",
+                   m->committed + 1,
                    m->reported);
 }
 
-tn_code tn_round_may_update(const tn_round *m, const char *client, uint64_t round, uint32_t attempt, tn_err *err) {
+tn_code tn_round_may_update(const tn_round *m, const char *client, uint64_t round, uint32_t attempt,
+                            tn_err *err) {
     const tni_client *c = tni_clients_find(&m->known, client);
 
     if (c != NULL && round != 0 && round == c->counted && round == m->committed)
-        return tn_fail(err, TN_EBUSY, "the update of %s for round %" PRIu64 " is counted already", c->id, round);
+        return tn_fail(err, TN_EBUSY, "the update of %s for round %" PRIu64 " is counted already", c->id,
+                       round);
     if (round <= m->committed)
-        return tn_fail(err, TN_EROUND, "round %" PRIu64 " is over: %" PRIu64 " rounds are committed", round, m->committed);
+        return tn_fail(err, TN_EROUND, "round %" PRIu64 " is over: %" PRIu64 " rounds are committed", round,
+                       m->committed);
     if (round > m->committed + 1)
-        return tn_fail(err, TN_EROUND, "round %" PRIu64 " has not begun: %" PRIu64 " rounds are committed", round, m->committed);
+        return tn_fail(err, TN_EROUND, "round %" PRIu64 " has not begun: %" PRIu64 " rounds are committed",
+                       round, m->committed);
     if (attempt != m->attempt || m->state == TN_GATHERING)
-        return tn_fail(err, TN_EROUND, "attempt %" PRIu32 " of round %" PRIu64 " is not under way: %s %" PRIu32, attempt, round,
+        return tn_fail(err, TN_EROUND, "attempt %" PRIu32 " of round %" PRIu64 " is not under way: %s %" PRIu32,
+                       attempt, round,
                        m->state == TN_GATHERING ? "clients gather for attempt" : "this is attempt",
                        m->state == TN_GATHERING ? m->attempt + 1 : m->attempt);
     if (c != NULL && c->role == TNI_REPORTED)
-        return tn_fail(err, TN_EBUSY, "the update of %s for round %" PRIu64 " is counted already", c->id, round);
+        return tn_fail(err, TN_EBUSY, "the update of %s for round %" PRIu64 " is counted already", c->id,
+                       round);
     if (m->state == TN_TRAINING && c != NULL && c->role == TNI_WAITED)
         return TN_OK;
     return refuse_member(m, c, client, err);

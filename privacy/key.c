@@ -1,7 +1,7 @@
 /* Ed25519 identities, by libsodium: made, kept in a file, used to sign.
  *
- * The secret half never touches ordinary memory for longer than a call: it lives in a guarded allocation, and the buffers
- * that a file passes through are wiped on every way out. */
+ * The secret half never touches ordinary memory for longer than a call: it lives in a guarded allocation,
+ * and the buffers that a file passes through are wiped on every way out. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -82,7 +82,8 @@ static tn_code sync_parent(const char *path, tn_err *err) {
     return code;
 }
 
-/* Under a name of its own first, then linked: link() refuses to overwrite, and a crash leaves no half identity behind. */
+/* Under a name of its own first, then linked: link() refuses to overwrite, and a crash leaves no half
+ * identity behind. */
 tn_code tn_key_save(const tn_key *k, const char *path, tn_err *err) {
     char text[FILE_BYTES + 1], pk[HEX_KEY + 1], seed_hex[HEX_KEY + 1];
     uint8_t seed[SEED_BYTES];
@@ -112,7 +113,8 @@ tn_code tn_key_save(const tn_key *k, const char *path, tn_err *err) {
         goto out;
     if (link(tmp, path) != 0) {
         if (errno == EEXIST)
-            code = tn_fail(err, TN_EBUSY, "%s exists; an identity is never overwritten: move it away first", path);
+            code = tn_fail(err, TN_EBUSY, "%s exists; an identity is never overwritten: move it away first",
+                           path);
         else
             code = tn_fail_sys(err, TN_EIO, errno, "cannot create %s", path);
     }
@@ -138,13 +140,15 @@ static tn_code read_identity(const char *path, char text[FILE_BYTES + 2], size_t
 
     *n = 0;
     if (fd < 0)
-        return tn_fail_sys(err, errno == ENOENT ? TN_ENOTFOUND : TN_EIO, errno, "cannot open identity %s", path);
+        return tn_fail_sys(err, errno == ENOENT ? TN_ENOTFOUND : TN_EIO, errno, "cannot open identity %s",
+                           path);
     if (fstat(fd, &st) != 0)
         code = tn_fail_sys(err, TN_EIO, errno, "cannot look at identity %s", path);
     else if (!S_ISREG(st.st_mode))
         code = tn_fail(err, TN_EINVAL, "identity %s is not a regular file", path);
     else if ((st.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-        code = tn_fail(err, TN_EAUTH, "identity %s can be read by others than its owner (mode %03o): chmod 600 it", path,
+        code = tn_fail(err, TN_EAUTH, "identity %s can be read by others than its owner (mode %03o): chmod "
+                       "600 it", path,
                        (unsigned)(st.st_mode & 0777));
     while (code == TN_OK && *n < FILE_BYTES + 1) {
         ssize_t got = read(fd, text + *n, FILE_BYTES + 1 - *n);
@@ -170,13 +174,15 @@ tn_code tn_key_load(tn_key *k, const char *path, tn_err *err) {
 
     if ((code = key_alloc(k, err)) != TN_OK || (code = read_identity(path, text, &n, err)) != TN_OK)
         goto out;
-    code = tn_fail(err, TN_EINVAL, "%s is not an identity: it must be \"torchnative-identity 1\", the public key and the "
+    code = tn_fail(err, TN_EINVAL, "%s is not an identity: it must be \"torchnative-identity 1\", the public "
+                   "key and the "
                    "secret seed, a line each", path);
     if (n != FILE_BYTES || memcmp(text, MAGIC, sizeof(MAGIC) - 1) != 0 || pk[HEX_KEY] != '\n' ||
         seed_hex[HEX_KEY] != '\n')
         goto out;
     pk[HEX_KEY] = seed_hex[HEX_KEY] = '\0';
-    if (tn_unhex(pk, want, sizeof(want), NULL) != TN_OK || tn_unhex(seed_hex, seed, sizeof(seed), NULL) != TN_OK)
+    if (tn_unhex(pk, want, sizeof(want), NULL) != TN_OK || tn_unhex(seed_hex, seed, sizeof(seed),
+                                                                    NULL) != TN_OK)
         goto out;
     crypto_sign_seed_keypair(k->pk, k->sk, seed);
     code = TN_OK;
@@ -192,12 +198,15 @@ out:
 
 /* ---- Signatures ---- */
 
-/* label || 0x00 || message in fresh memory. One buffer, because Ed25519 (not the pre-hashed variant) reads its message twice. */
-static tn_code labelled(const char *label, const void *msg, size_t n, uint8_t **out, size_t *size, tn_err *err) {
+/* label || 0x00 || message in fresh memory. One buffer, because Ed25519 (not the pre-hashed variant) reads
+ * its message twice. */
+static tn_code labelled(const char *label, const void *msg, size_t n, uint8_t **out, size_t *size,
+                        tn_err *err) {
     size_t front = strlen(label) + 1;
 
     if (front == 1 || front > LABEL_MAX + 1)
-        return tn_fail(err, TN_EINVAL, "a signature's label has 1 to %d bytes, this one %zu", LABEL_MAX, front - 1);
+        return tn_fail(err, TN_EINVAL, "a signature's label has 1 to %d bytes, this one %zu", LABEL_MAX,
+                       front - 1);
     if (n > SIZE_MAX - front || (*out = malloc(front + n)) == NULL)
         return tn_fail(err, TN_ENOMEM, "no memory for a message of %zu bytes to sign", n);
     memcpy(*out, label, front);
@@ -207,7 +216,8 @@ static tn_code labelled(const char *label, const void *msg, size_t n, uint8_t **
     return TN_OK;
 }
 
-tn_code tn_key_sign(const tn_key *k, const char *label, const void *msg, size_t n, uint8_t sig[TN_SIG_BYTES], tn_err *err) {
+tn_code tn_key_sign(const tn_key *k, const char *label, const void *msg, size_t n, uint8_t sig[TN_SIG_BYTES],
+                    tn_err *err) {
     uint8_t *m = NULL;
     size_t size;
     tn_code code = labelled(label, msg, n, &m, &size, err);
