@@ -11,7 +11,10 @@ tn_code tn_random_init(tn_err *err) {
     return TN_OK;
 }
 
-void tn_random_bytes(void *p, size_t n) { randombytes_buf(p, n); }
+void tn_random_bytes(void *p, size_t n) {
+    if (n != 0) /* libsodium declares p never NULL */
+        randombytes_buf(p, n);
+}
 
 tn_rng tn_rng_seed(uint64_t seed) {
     tn_rng r = {.state = seed};

@@ -5,7 +5,8 @@
 #include <string.h>
 
 tn_rd tn_rd_init(const void *p, size_t n) {
-    tn_rd r = {.p = p, .left = n, .fail = TN_OK};
+    /* Never NULL, so that a view of no bytes is not mistaken for a failure. */
+    tn_rd r = {.p = p != NULL ? p : (const uint8_t *)"", .left = n, .fail = TN_OK};
 
     return r;
 }
@@ -80,14 +81,14 @@ uint8_t *tn_wr_room(tn_wr *w, size_t n) {
         w->fail = TN_ETOOBIG;
         return NULL;
     }
-    if (n > w->cap - w->len) {
+    if (n > w->cap - w->len || (w->p == NULL && !w->fixed)) {
         size_t cap = w->cap < 128 ? 128 : w->cap * 2;
 
         if (cap < w->len + n)
             cap = w->len + n;
         if (cap > w->limit)
             cap = w->limit;
-        p = realloc(w->p, cap);
+        p = realloc(w->p, cap > 0 ? cap : 1);
         if (p == NULL) {
             w->fail = TN_ENOMEM;
             return NULL;
