@@ -70,6 +70,22 @@ void tni_queue_unref(tni_queue *q) {
     free(q);
 }
 
+/* The queue of this process. A forked child starts with an empty one: the parent's may be locked, by a thread that is not here. */
+static tni_queue *queue_here(tni_state *st) {
+    tni_queue *fresh;
+
+    if (st->queue->pid == getpid())
+        return st->queue;
+    fresh = tni_queue_new();
+    if (fresh == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    tni_queue_unref(st->queue);
+    st->queue = fresh;
+    return fresh;
+}
+
 /* The completion handler: on the progress thread, or on a Python thread when the work was already done. */
 static void work_finished(void *arg, tn_work *w) {
     node *n = arg;
@@ -105,19 +121,14 @@ static node *queue_take(tni_queue *q, int64_t timeout_ns, unsigned *idle) {
 }
 
 PyObject *tni_completion_next(PyObject *module, PyObject *arg) {
-    tni_state *st = PyModule_GetState(module);
-    tni_queue *q = st->queue;
+    tni_queue *q = queue_here(PyModule_GetState(module));
     PyObject *result;
     int64_t timeout;
     unsigned idle;
     node *n;
 
-    if (!tni_seconds(arg, TN_FOREVER, &timeout))
+    if (q == NULL || !tni_seconds(arg, TN_FOREVER, &timeout))
         return NULL;
-    if (q->pid != getpid()) {
-        PyErr_SetString(PyExc_RuntimeError, "torchnative was imported before this process was forked, and its works are the parent's");
-        return NULL;
-    }
     atomic_fetch_add_explicit(&q->refs, 1, memory_order_relaxed);
     Py_BEGIN_ALLOW_THREADS
     n = queue_take(q, timeout, &idle);
@@ -302,8 +313,8 @@ static PyObject *work_abort(PyObject *self, PyObject *unused) {
 
 static PyObject *work_on_done(PyObject *self, PyObject *callable) {
     tni_work *w = work_of(self);
-    tni_state *st = tni_state_of(self);
     PyObject *pool, *started;
+    tni_queue *q;
     node *n;
 
     if (w == NULL)
@@ -322,11 +333,14 @@ static PyObject *work_on_done(PyObject *self, PyObject *callable) {
     if (started == NULL)
         return NULL;
     Py_DECREF(started);
+    q = queue_here(tni_state_of(self));
+    if (q == NULL)
+        return NULL;
     n = calloc(1, sizeof(*n));
     if (n == NULL)
         return PyErr_NoMemory();
     w->called = true;
-    n->queue = st->queue;
+    n->queue = q;
     atomic_fetch_add_explicit(&n->queue->refs, 1, memory_order_relaxed);
     Py_INCREF(self);
     Py_INCREF(callable);

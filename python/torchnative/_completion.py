@@ -4,6 +4,7 @@ A callback may issue a collective and wait for its Future (torch's PowerSGD hook
 while no other thread waits for one starts another first. Threads that find nothing to do for a while end, but the last one stays.
 """
 
+import os
 import threading
 
 from torchnative import _tn
@@ -19,6 +20,16 @@ def start():
         with _lock:
             if _threads == 0:
                 _spawn()
+
+
+def _forget():
+    """In a forked child, where the threads are not."""
+    global _lock, _threads
+    _lock = threading.Lock()
+    _threads = 0
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _spawn():

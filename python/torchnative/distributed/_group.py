@@ -1,0 +1,368 @@
+"""ProcessGroupTN: torch.distributed's ProcessGroup over the C process group.
+
+torch calls the operations from C++ (through its trampolines) and from Python; both find the methods below. They turn torch's argument forms into
+one native call each and hold no logic of their own. Names are those of 2.13, with the older ones as aliases.
+"""
+
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.autograd import _profiler_enabled
+
+from torchnative import _tn
+from torchnative.distributed import BACKEND, _options
+from torchnative.distributed._work import TimeoutTN, WorkTN
+
+_CPU = torch.device("cpu")
+_MONITOR_TAG = 0xFFFF0000  # torch's tags are positive 32-bit integers, so users never meet ours
+
+
+def create(options, pg_options):
+    """What torch calls to make a group of this backend, with its _DistributedBackendOptions."""
+    if pg_options is not None:
+        raise ValueError(f"backend '{BACKEND}' takes its options from TN_* variables, not from pg_options={pg_options!r}")
+    _refuse_device_map()
+    name = options.group_id if options.global_ranks_in_group else "world"
+    return ProcessGroupTN(options.store, options.group_rank, options.group_size, options.timeout, name=name)
+
+
+def _refuse_device_map():
+    """In 2.13 a group that is a Python class replaces torch's whole ProcessGroup, so in a map of several devices the others' backends would
+    silently never be made. torch does not tell a creator of the map: it is in the frame that calls it."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        config = frame.f_locals.get("backend_config") if frame.f_code.co_name == "_new_process_group_helper" else None
+        if config is not None:
+            if set(config.get_device_backend_map()) - {"cpu"}:
+                raise ValueError(f"the device map '{config!r}' cannot be served: with torch {torch.__version__} a group of backend "
+                                 f"'{BACKEND}' serves the CPU alone; use '{BACKEND}' or 'cpu:{BACKEND}', and a second group for the other devices")
+            return
+        frame = frame.f_back
+
+
+def _seconds(timeout):
+    """c10d's time-out of one call: None or below 0 is the group's."""
+    seconds = timeout.total_seconds() if timeout is not None else -1.0
+    return seconds if seconds > 0 else None
+
+
+def _op(reduce_op):
+    """The name of a ReduceOp or RedOpType, and the factor of PREMUL_SUM."""
+    kind = getattr(reduce_op, "op", reduce_op)
+    factor = reduce_op.factor if kind == dist.ReduceOp.RedOpType.PREMUL_SUM else None
+    return kind.name, float(factor) if factor is not None else None
+
+
+class ProcessGroupTN(dist.ProcessGroup):
+    def __init__(self, store, rank, size, timeout=dist.distributed_c10d.default_pg_timeout, name="world"):
+        super().__init__(rank, size)
+        options = _options.group_options(store, timeout, dist.distributed_c10d.default_pg_timeout)
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._name = name
+        self._description = "undefined"
+        self._timeout = options["timeout"]
+        self._splits = 0
+        self._group = _tn.Group(store if size > 1 else None, rank, size, name=name, **options)
+
+    # ---- what torch asks about a group ----
+
+    def getBackendName(self):
+        return BACKEND
+
+    name = _get_backend_name = getBackendName
+
+    def getRank(self):
+        return self._rank
+
+    def getSize(self):
+        return self._size
+
+    rank = getRank
+    size = getSize
+
+    def getGroupName(self):
+        return self._name
+
+    def setGroupName(self, name):
+        self._name = name
+
+    def getGroupDesc(self):
+        return self._description
+
+    def setGroupDesc(self, description):
+        self._description = description
+
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+
+    def get_group_store(self):
+        return self._store
+
+    @property
+    def _device_types(self):
+        return [_CPU]
+
+    def _get_backend(self, device):
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"No backend type associated with device type {torch.device(device).type}: backend '{BACKEND}' serves the CPU")
+        return self
+
+    supports_splitting = True
+    supports_coalescing = False
+    supports_time_estimate = False
+    supports_shrinking = False
+    supports_tensor_alloc = False
+
+    def _get_sequence_number_for_group(self):
+        return self._group.sequence
+
+    def _set_sequence_number_for_group(self):
+        """Ranks agree on it from the start: each message carries it."""
+
+    def _has_hooks(self):
+        return False
+
+    def set_timeout(self, timeout):
+        self._timeout = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    # ---- its end, and groups made of it ----
+
+    def abort(self):
+        self._group.abort("aborted by the application")
+
+    def shutdown(self):
+        """Lets what was issued finish, at most the group's time-out, and frees everything."""
+        self._group.close(self._timeout)
+
+    def splitGroup(self, ranks, timeout=None, opts=None, group_name=None, group_desc=None, devices=None):
+        """The group of those ranks of this one, for its members; None for the rest. Every rank calls it with its own list."""
+        if opts is not None:
+            raise ValueError(f"backend '{BACKEND}' takes its options from TN_* variables, not from {opts!r}")
+        self._splits += 1
+        if self._rank not in ranks:
+            return None
+        name = group_name or f"{self._name}:split:{self._splits}:{'-'.join(map(str, ranks))}"
+        store = dist.PrefixStore(f"{name}/", self._store)
+        timeout = timeout if timeout is not None else timedelta(seconds=self._timeout)
+        group = ProcessGroupTN(store, list(ranks).index(self._rank), len(ranks), timeout, name=name)
+        group.setGroupDesc(group_desc or f"{self._description}:split:{self._splits}")
+        return group
+
+    split_group = splitGroup
+
+    def mergeRemoteGroup(self, *args, **kwargs):
+        raise NotImplementedError(f"backend '{BACKEND}' does not merge groups: make a new one with new_group()")
+
+    merge_remote_group = mergeRemoteGroup
+
+    # ---- collectives ----
+
+    def _work(self, name, works, tensors, inputs=None):
+        if not isinstance(works, list):
+            works = [works]
+        record = None
+        if _profiler_enabled():
+            record = torch._C._profiler._RecordFunctionFast(f"{self.getBackendName()}:{name}", tensors if inputs is None else inputs)
+        return WorkTN(works, tensors, name, record)
+
+    def _call_timeout(self, opts, timeout=None):
+        given = _seconds(timeout)
+        if given is None and opts is not None:
+            given = _seconds(opts.timeout)
+        return given if given is not None else self._timeout
+
+    def allreduce(self, tensors, opts=None, timeout=None, op=None):
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        if opts is None or isinstance(opts, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
+            op, opts = opts or op or dist.ReduceOp.SUM, None
+        name, factor = _op(opts.reduceOp if opts is not None else op)
+        work = self._group.allreduce(tensors, name, factor, self._call_timeout(opts, timeout))
+        return self._work("all_reduce", work, tensors)
+
+    def allreduce_coalesced(self, tensors, opts=None):
+        name, factor = _op(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
+        work = self._group.allreduce(tensors, name, factor, self._call_timeout(opts))
+        return self._work("all_reduce", work, tensors)
+
+    def broadcast(self, tensors, opts=None, timeout=None, root=0):
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        if isinstance(opts, int):
+            opts, root = None, opts
+        root = opts.rootRank if opts is not None else root
+        work = self._group.broadcast(tensors, root, self._call_timeout(opts, timeout))
+        return self._work("broadcast", work, tensors)
+
+    def reduce(self, tensors, opts=None, op=None, timeout=None, root=0):
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        if isinstance(opts, int):
+            opts, root = None, opts
+        name, factor = _op(opts.reduceOp if opts is not None else op or dist.ReduceOp.SUM)
+        root = opts.rootRank if opts is not None else root
+        work = self._group.reduce(tensors, root, name, factor, self._call_timeout(opts, timeout))
+        return self._work("reduce", work, tensors)
+
+    def allgather(self, outputs, inputs, opts=None, timeout=None):
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        if isinstance(opts, timedelta):
+            opts, timeout = None, opts
+        if len(outputs) != len(inputs):
+            raise ValueError(f"all_gather: {len(outputs)} lists of outputs for {len(inputs)} inputs")
+        seconds = self._call_timeout(opts, timeout)
+        works = [self._group.allgather(out, tensor, seconds) for out, tensor in zip(outputs, inputs)]
+        return self._work("all_gather", works, [tensor for out in outputs for tensor in out], inputs)
+
+    def allgather_coalesced(self, outputs, inputs, opts=None):
+        # torch's lists here are one a rank, each of one tensor an input.
+        return self.allgather([list(column) for column in zip(*outputs)], inputs, opts)
+
+    def all_gather_single(self, output, tensor, opts=None):
+        work = self._group.allgather(self._parts(output, "all_gather", "output"), tensor, self._call_timeout(opts))
+        return self._work("all_gather", work, [output], [tensor])
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        seconds = self._call_timeout(opts)
+        works = [self._group.allgather(self._parts(output, "all_gather", "output"), tensor, seconds) for output, tensor in zip(outputs, inputs)]
+        return self._work("all_gather", works, outputs, inputs)
+
+    def reduce_scatter(self, outputs, inputs, opts=None, op=None, timeout=None):
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        if isinstance(opts, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
+            opts, op = None, opts
+        name, factor = _op(opts.reduceOp if opts is not None else op or dist.ReduceOp.SUM)
+        seconds = self._call_timeout(opts, timeout)
+        works = [self._group.reduce_scatter(output, tensors, name, factor, seconds) for output, tensors in zip(outputs, inputs)]
+        return self._work("reduce_scatter", works, outputs, [tensor for tensors in inputs for tensor in tensors])
+
+    def reduce_scatter_single(self, output, tensor, opts=None):
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
+        parts = [self._parts(tensor, "reduce_scatter", "input") for tensor in inputs]
+        return self.reduce_scatter(outputs, parts, opts)
+
+    def gather(self, outputs, inputs, opts=None, timeout=None, root=0):
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        if isinstance(opts, int):
+            opts, root = None, opts
+        root = opts.rootRank if opts is not None else root
+        out = outputs[0] if self._rank == root and outputs else None
+        work = self._group.gather(out, inputs[0], root, self._call_timeout(opts, timeout))
+        return self._work("gather", work, list(out or []), inputs)
+
+    def scatter(self, outputs, inputs, opts=None, timeout=None, root=0):
+        if isinstance(outputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+        if isinstance(opts, int):
+            opts, root = None, opts
+        root = opts.rootRank if opts is not None else root
+        tensors = inputs[0] if self._rank == root and inputs else None
+        work = self._group.scatter(outputs[0], tensors, root, self._call_timeout(opts, timeout))
+        return self._work("scatter", work, outputs)
+
+    def alltoall(self, outputs, inputs, opts=None, timeout=None):
+        if isinstance(opts, timedelta):
+            opts, timeout = None, opts
+        work = self._group.alltoall(outputs, inputs, self._call_timeout(opts, timeout))
+        return self._work("all_to_all", work, outputs, inputs)
+
+    def all_to_all_single(self, output, tensor, output_splits=None, input_splits=None, opts=None, timeout=None):
+        if isinstance(opts, timedelta):
+            opts, timeout = None, opts
+        outputs = self._parts(output, "all_to_all", "output", output_splits)
+        inputs = self._parts(tensor, "all_to_all", "input", input_splits)
+        work = self._group.alltoall(outputs, inputs, self._call_timeout(opts, timeout))
+        return self._work("all_to_all", work, [output], [tensor])
+
+    def barrier(self, opts=None, timeout=None):
+        if isinstance(opts, timedelta):
+            opts, timeout = None, opts
+        return self._work("barrier", self._group.barrier(self._call_timeout(opts, timeout)), [])
+
+    def _parts(self, tensor, name, which, splits=None):
+        """One view a rank along the first dimension, in equal parts unless told. The memory is one behind the other if the tensor is contiguous."""
+        if splits:
+            if len(splits) != self._size:
+                raise ValueError(f"{name}: {len(splits)} split sizes of the {which} for {self._size} ranks")
+            if sum(splits) != tensor.shape[0]:
+                raise ValueError(f"{name}: the split sizes of the {which} add up to {sum(splits)}, its first dimension is {tensor.shape[0]}")
+            return list(tensor.split_with_sizes(splits))
+        if self._size == 1:
+            return [tensor]
+        if tensor.dim() > 0 and tensor.shape[0] % self._size == 0:
+            step = tensor.shape[0] // self._size
+            return [tensor.narrow(0, rank * step, step) for rank in range(self._size)]
+        if tensor.numel() % self._size or not tensor.is_contiguous():
+            raise ValueError(f"{name}: the {which} of shape {list(tensor.shape)} cannot be cut into {self._size} equal parts")
+        flat, step = tensor.view(-1), tensor.numel() // self._size
+        return [flat.narrow(0, rank * step, step) for rank in range(self._size)]
+
+    # The names of earlier releases.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    # ---- point to point ----
+
+    def send(self, tensors, dst, tag=0):
+        return self._work("send", self._group.send(self._one(tensors, "send"), dst, tag, self._timeout), tensors)
+
+    def recv(self, tensors, src, tag=0):
+        return self._work("recv", self._group.recv(self._one(tensors, "recv"), src, tag, self._timeout), tensors)
+
+    def recv_anysource(self, tensors, tag=0):
+        return self._work("recvAnySource", self._group.recv(self._one(tensors, "recv"), -1, tag, self._timeout), tensors)
+
+    @staticmethod
+    def _one(tensors, name):
+        if len(tensors) != 1:
+            raise ValueError(f"{name} takes one tensor at a time, not {len(tensors)}")
+        return tensors[0]
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        """torchnative.distributed.monitored_barrier, as a method. Point to point, so that a rank that does not come breaks nothing."""
+        seconds = _seconds(timeout) or self._timeout
+        if self._rank == 0:
+            self._monitor(seconds, wait_all_ranks)
+            return
+        token = torch.zeros(1, dtype=torch.uint8)
+        try:
+            self._group.send(token, 0, _MONITOR_TAG, seconds).wait()
+            self._group.recv(token, 0, _MONITOR_TAG, seconds).wait()
+        except (_tn.PeerError, TimeoutError) as error:
+            raise TimeoutTN(f"Rank {self._rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                            f"from rank 0. Please check rank 0 logs for faulty rank. ({error})") from error
+
+    def _monitor(self, seconds, wait_all_ranks):
+        tokens = torch.zeros(self._size, dtype=torch.uint8)
+        works = [self._group.recv(tokens[rank], rank, _MONITOR_TAG, seconds) for rank in range(1, self._size)]
+        missing, cause = [], None
+        for rank, work in enumerate(works, 1):
+            try:
+                work.wait()
+            except (_tn.PeerError, TimeoutError) as error:
+                missing.append(rank)
+                cause = error
+                if not wait_all_ranks:
+                    break
+        if missing:
+            ranks = ", ".join(map(str, missing))
+            raise TimeoutTN(f"[Rank 0]: Rank{'s' if len(missing) > 1 else ''} {ranks} failed to pass monitoredBarrier in "
+                            f"{seconds * 1000:.0f} ms") from cause
+        for work in [self._group.send(tokens[0], rank, _MONITOR_TAG, seconds) for rank in range(1, self._size)]:
+            work.wait()

@@ -1,0 +1,154 @@
+"""Work: what torch.distributed hands to its callers, over native works.
+
+C++ callers reach `wait` and `get_future` only; everything else is for Python.
+"""
+
+import sys
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+
+from torchnative import _tn
+
+
+class TimeoutTN(dist.DistBackendError, TimeoutError):
+    """An operation or a wait took too long. A RuntimeError, as torch's callers expect, and a TimeoutError."""
+
+
+def translated(error):
+    """The error of the native module as torch's callers know it."""
+    if isinstance(error, _tn.PeerError):
+        kind = dist.DistBackendError
+    elif isinstance(error, TimeoutError):
+        kind = TimeoutTN
+    else:
+        return error
+    new = kind(str(error))
+    new.code = getattr(error, "code", None)
+    new.__cause__ = error
+    return new
+
+
+class WorkTN(dist._Work):
+    """One operation of torch.distributed: one native work, or several that were issued together."""
+
+    def __init__(self, works, tensors, name, record=None):
+        super().__init__()
+        self._works = works
+        self._tensors = tensors
+        self._name = name
+        self._plain = self._typed = None
+        if record is not None:
+            # Left by whoever sees the end, so that the event spans the operation and not only its call.
+            record.__enter__()
+            self._plain = self._pending()
+            self._plain.add_done_callback(lambda _: record.__exit__(None, None, None))
+
+    def wait(self, timeout=None):
+        """Until it is done. c10d's meaning of the time-out: None and 0 are for ever (the operation has the group's own)."""
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        try:
+            if seconds > 0:
+                deadline = time.monotonic() + seconds
+                for work in self._works:
+                    work.wait(max(0.0, deadline - time.monotonic()))
+            else:
+                for work in self._works:
+                    work.wait()
+        except (_tn.PeerError, TimeoutError) as error:
+            raise translated(error) from error
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        return all(work.done() for work in self._works)
+
+    def is_success(self):
+        return self.is_completed() and self._error() is None
+
+    def exception(self):
+        error = self._error()
+        return translated(error) if error is not None else None
+
+    def _error(self):
+        for work in self._works:
+            error = work.error()
+            if error is not None:
+                return error
+        return None
+
+    def result(self):
+        """The tensors that the operation wrote, once it is done."""
+        if not self.is_completed():
+            raise RuntimeError(f"{self._name} is not done: wait() first")
+        return self._tensors
+
+    def source_rank(self):
+        return self._works[0].source()
+
+    _source_rank = source_rank
+
+    def abort(self):
+        for work in self._works:
+            work.abort()
+
+    # ---- Future ----
+    #
+    # A Future made in Python holds a Python object. torch's built-in C++ hooks (FP16 compression) want one that holds a list of tensors, and
+    # those can only be made by TorchScript: ready-made (torch._C.fork runs its function at once), or as the fork of a script that waits for the
+    # other Future. Such a script goes on in TorchScript's small pool, where a Python callback that waits for another Future (PowerSGD) could
+    # hold the last thread. So Python callers get the plain Future, completed by our own threads, and C++ callers the typed one.
+
+    def get_future(self):
+        from_python = _called_from_python()
+        if self._plain is not None and from_python:
+            return self._plain
+        if self._tensors and self._typed is None and self.is_success():
+            self._typed = torch._C.fork(lambda: self._tensors)
+        if self._typed is not None:
+            return self._typed
+        if self._plain is None:
+            self._plain = self._pending()
+        if from_python or not self._tensors:
+            return self._plain
+        self._typed = _typed_future(self._plain, self._tensors)
+        return self._typed
+
+    def _pending(self):
+        base = torch.futures.Future()
+
+        def outcome(_):
+            self.wait()  # all of them are done: raises what they ended with
+            return self._tensors
+
+        future = base.then(outcome)
+        # Operations of one group end in the order in which they were issued, so the last one's end is the end of all.
+        self._works[-1].on_done(lambda _: base.set_result(None))
+        return future
+
+
+def _called_from_python():
+    """Whether get_future was called by Python code: then the calling frame's code names it. From C++ the frame is whatever called into C++
+    last (the backward pass, say), or there is none."""
+    try:
+        return "get_future" in sys._getframe(2).f_code.co_names
+    except ValueError:
+        return False
+
+
+_typed_fork = None
+
+
+def _typed_future(future, tensors):
+    global _typed_fork
+    if _typed_fork is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # TorchScript is deprecated, and here without another way
+            from torchnative.distributed import _script
+
+            _typed_fork = _script.typed_fork()
+    return _typed_fork(future, tensors)
