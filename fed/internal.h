@@ -4,6 +4,8 @@
 
 #include "fed/fed.h"
 
+#define TNI_ROUNDS_MAX (UINT64_C(1) << 53) /* so that JSON and Python's floats can carry a round too */
+
 /* What tn_id_valid asks for, for messages. */
 #define TNI_ID_RULE "1 to 64 letters, digits, '.', '-' and '_', the first a letter or digit"
 
@@ -40,6 +42,16 @@ void tni_clients_release(tni_clients *t);
 /* Picks k of n (k <= n) without replacement, every subset equally likely: picked[0..k) ascending. The same
  * seed, round and attempt give the same picks. */
 void tni_select_uniform(size_t n, size_t k, uint64_t seed, uint64_t round, uint32_t attempt, size_t *picked);
+
+/* ---- size.c ---- */
+
+tn_code tni_round_cfg_check(const tn_round_cfg *c, tn_err *err);
+/* With n clients there: how many reports a round aims at, and how many it asks (over-selection). At most n. */
+size_t tni_round_target(const tn_round_cfg *cfg, size_t n);
+size_t tni_round_cohort_size(const tn_round_cfg *cfg, size_t n);
+/* The target of a cohort of that size, where it is not known how many clients were there. */
+size_t tni_round_target_of_cohort(const tn_round_cfg *cfg, size_t size);
+double tni_seconds(int64_t ns);
 
 /* ---- update.c ---- */
 

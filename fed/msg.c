@@ -8,7 +8,6 @@
 
 #include "fed/internal.h"
 
-#define ROUNDS_MAX (UINT64_C(1) << 53) /* so that JSON and Python's floats can carry a round too */
 #define MAX_PARAMS (sizeof(((tn_msg_task *)NULL)->param) / sizeof(tn_metric))
 #define NAME_CAP sizeof(((tn_metric *)NULL)->name)
 #define TEXT_CAP 400 /* the longest sentence of any message, with its NUL */
@@ -156,9 +155,10 @@ static tn_code get_version(const tn_cbor *map, uint64_t *out, const char *peer, 
     tn_code code = tn_cbor_get_u64(map, "version", UINT64_MAX, out, err);
 
     if (code == TN_OK && *out != TN_PROTOCOL)
-        return tn_fail(err, TN_EVERSION, "the %s speaks protocol version %" PRIu64 ", this side version %d: "
-                       "bring both to the "
-                       "same release", peer, *out, TN_PROTOCOL);
+        return tn_fail(err, TN_EVERSION,
+                       "the %s speaks protocol version %" PRIu64 ", this side version %d: bring both to the same "
+                       "release",
+                       peer, *out, TN_PROTOCOL);
     return code;
 }
 
@@ -339,8 +339,7 @@ static tn_code get_layout(const tn_cbor *map, tn_layout *out, tn_err *err) {
 
 tn_code tn_msg_welcome_decode(tn_msg_welcome *m, const void *p, size_t n, tn_err *err) {
     static const char *const keys[] = {"id", "authenticated", "sig", "rounds", "aggregator", "chunk",
-                                       "resume_seconds",
-                                       "layout", NULL};
+                                       "resume_seconds", "layout", NULL};
     tn_cbor map;
     tn_code code;
 
@@ -350,7 +349,7 @@ tn_code tn_msg_welcome_decode(tn_msg_welcome *m, const void *p, size_t n, tn_err
     STEP(get_id(&map, m->id, false, err));
     STEP(tn_cbor_get_bool(&map, "authenticated", &m->authenticated, err));
     STEP(tn_cbor_get_bytes(&map, "sig", m->sig, sizeof(m->sig), err));
-    STEP(tn_cbor_get_u64(&map, "rounds", ROUNDS_MAX, &m->rounds, err));
+    STEP(tn_cbor_get_u64(&map, "rounds", TNI_ROUNDS_MAX, &m->rounds, err));
     STEP(get_sentence(&map, "aggregator", m->aggregator, sizeof(m->aggregator), err));
     STEP(tn_cbor_get_u64(&map, "chunk", TN_MSG_CHUNK, &m->chunk, err));
     if (code == TN_OK && m->chunk == 0)
@@ -426,8 +425,7 @@ void tn_msg_task_encode(const tn_msg_task *m, tn_wr *w) {
 
 tn_code tn_msg_task_decode(tn_msg_task *m, const void *p, size_t n, tn_err *err) {
     static const char *const keys[] = {"kind", "round", "attempt", "model_hash", "deadline_seconds", "cohort",
-                                       "text",
-                                       "params", NULL};
+                                       "text", "params", NULL};
     uint64_t kind = 0;
     tn_cbor map;
     tn_code code;
@@ -435,7 +433,7 @@ tn_code tn_msg_task_decode(tn_msg_task *m, const void *p, size_t n, tn_err *err)
     memset(m, 0, sizeof(*m));
     code = parse(TN_MSG_TASK, p, n, keys, &map, err);
     STEP(tn_cbor_get_u64(&map, "kind", TN_TASK_FAILED, &kind, err));
-    STEP(tn_cbor_get_u64(&map, "round", ROUNDS_MAX, &m->round, err));
+    STEP(tn_cbor_get_u64(&map, "round", TNI_ROUNDS_MAX, &m->round, err));
     STEP(get_u32(&map, "attempt", &m->attempt, err));
     STEP(tn_cbor_get_bytes(&map, "model_hash", m->model_hash, sizeof(m->model_hash), err));
     STEP(get_seconds(&map, "deadline_seconds", &m->deadline_seconds, err));
@@ -444,8 +442,8 @@ tn_code tn_msg_task_decode(tn_msg_task *m, const void *p, size_t n, tn_err *err)
     STEP(get_metrics(&map, "params", m->param, MAX_PARAMS, &m->nparams, err));
     m->kind = (tn_task_kind)kind;
     if (code == TN_OK && m->kind == TN_TASK_TRAIN && (m->round == 0 || m->attempt == 0))
-        code = tn_fail(err, TN_EPROTO, "a task to train in round %" PRIu64 ", attempt %" PRIu32 ": both count "
-                       "from 1", m->round,
+        code = tn_fail(err, TN_EPROTO,
+                       "a task to train in round %" PRIu64 ", attempt %" PRIu32 ": both count from 1", m->round,
                        m->attempt);
     return done(code, TN_MSG_TASK, err);
 }
@@ -468,7 +466,7 @@ tn_code tn_msg_get_decode(tn_msg_get *m, const void *p, size_t n, tn_err *err) {
 
     memset(m, 0, sizeof(*m));
     code = parse(TN_MSG_GET, p, n, KEYS("round", "offset", "size"), &map, err);
-    STEP(tn_cbor_get_u64(&map, "round", ROUNDS_MAX, &m->round, err));
+    STEP(tn_cbor_get_u64(&map, "round", TNI_ROUNDS_MAX, &m->round, err));
     STEP(tn_cbor_get_u64(&map, "offset", TN_LAYOUT_MAX_BYTES, &m->offset, err));
     STEP(tn_cbor_get_u64(&map, "size", TN_MSG_CHUNK, &m->size, err));
     return done(code, TN_MSG_GET, err);
@@ -501,7 +499,7 @@ tn_code tn_msg_begin_decode(tn_msg_begin *m, const void *p, size_t n, tn_err *er
     memset(m, 0, sizeof(*m));
     code = parse(TN_MSG_BEGIN, p, n, KEYS("round", "attempt", "examples", "bytes", "hash", "metrics"), &map,
                  err);
-    STEP(tn_cbor_get_u64(&map, "round", ROUNDS_MAX, &m->round, err));
+    STEP(tn_cbor_get_u64(&map, "round", TNI_ROUNDS_MAX, &m->round, err));
     STEP(get_u32(&map, "attempt", &m->attempt, err));
     STEP(tn_cbor_get_u64(&map, "examples", UINT64_MAX, &m->examples, err));
     STEP(tn_cbor_get_u64(&map, "bytes", TN_LAYOUT_MAX_BYTES, &m->bytes, err));
@@ -542,7 +540,7 @@ tn_code tn_msg_accepted_decode(tn_msg_accepted *m, const void *p, size_t n, tn_e
 
     memset(m, 0, sizeof(*m));
     code = parse(TN_MSG_ACCEPTED, p, n, KEYS("round", "duplicate"), &map, err);
-    STEP(tn_cbor_get_u64(&map, "round", ROUNDS_MAX, &m->round, err));
+    STEP(tn_cbor_get_u64(&map, "round", TNI_ROUNDS_MAX, &m->round, err));
     STEP(tn_cbor_get_bool(&map, "duplicate", &m->duplicate, err));
     return done(code, TN_MSG_ACCEPTED, err);
 }

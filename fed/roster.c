@@ -64,8 +64,7 @@ static tn_code read_line(char *line, tn_enrolled *e, bool *used, tn_err *err) {
     if (n == 0)
         return TN_OK;
     if (n != 3)
-        return tn_fail(err, TN_EINVAL, "a line holds an id, a public key and a certificate hash, this one has "
-                       "%s",
+        return tn_fail(err, TN_EINVAL, "a line holds an id, a public key and a certificate hash, this one %s",
                        n < 3 ? "less" : "more");
     if (!tn_id_valid(word[0]))
         return tn_fail(err, TN_EINVAL, "\"%.80s\" is not a client id: %s", word[0], TNI_ID_RULE);

@@ -20,8 +20,9 @@
  * which event brought it about. An event that arrives in time but is fed after its deadline, before a TICK,
  * still counts: the order of events decides, never a race between two clocks.
  *
- *   TRAINING ends when nobody is waited for, when the target number reported, or at the deadline (the others are dropped):
- *            -> COMMITTING with min_clients reports or more, else -> GATHERING (RETRY).
+ *   TRAINING ends when nobody is waited for, when the target number reported, or at the deadline (the others
+ *            are dropped): -> COMMITTING with min_clients reports or more, else -> GATHERING (RETRY).
+ *   STOP in TRAINING or COMMITTING is noted: the end of that round, or of that attempt, ends the run.
  *
  * A member is WAITED until it has REPORTED or LEFT; both are final within an attempt. Who reported and then
  * breaks or leaves still counts. Who left the cohort and comes back waits for the next round.
@@ -30,7 +31,6 @@
  * acknowledgement may have been lost with its connection); memory does not grow with those who come and go. */
 #include <assert.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,7 @@ struct tn_round {
     tni_client **cohort; /* as chosen, sorted by id */
     size_t cohort_size, waited, reported, target;
     int64_t deadline;
-    tni_client *queue_head, *queue_tail; /* broken members by the moment they leave: resume_ns is one number, so in order */
+    tni_client *queue_head, *queue_tail; /* broken members; all get resume_ns, so they leave in this order */
     view *cohort_view, *reported_view;   /* behind pointers: made by functions that only look at the machine */
 
     tni_client **last; /* who was counted in the last committed round */
@@ -78,8 +78,6 @@ struct tn_round {
     tn_round_act *act; /* a queue: act[act_head .. act_tail) */
     size_t act_head, act_tail, act_cap;
 };
-
-static double seconds(int64_t ns) { return (double)ns / (double)TN_SECOND; }
 
 /* ---- Actions ---- */
 
@@ -156,7 +154,7 @@ static void why_text(const tn_round *m, tni_why why, char *out, size_t cap) {
     switch (why) {
     case TNI_BROKE:
         snprintf(out, cap, "its connection broke and it did not come back within %g s",
-                 seconds(m->cfg.resume_ns));
+                 tni_seconds(m->cfg.resume_ns));
         break;
     case TNI_SAID_BYE:
         snprintf(out, cap, "it said good-bye");
@@ -165,7 +163,7 @@ static void why_text(const tn_round *m, tni_why why, char *out, size_t cap) {
         snprintf(out, cap, "its update was refused");
         break;
     case TNI_TOO_SLOW:
-        snprintf(out, cap, "no update came from it within %g s", seconds(m->cfg.deadline_ns));
+        snprintf(out, cap, "no update came from it within %g s", tni_seconds(m->cfg.deadline_ns));
         break;
     }
 }
@@ -245,50 +243,9 @@ static tn_code cohort_room(tn_round *m, size_t n, tn_err *err) {
     return TN_OK;
 }
 
-/* ---- How many ---- */
-
-/* Upwards, but not for the last bit of a product: 0.07 * 100 is 7, not 8. */
-static double ceil_of(double x) { return ceil(x - 1e-9); }
-
-/* The number of reports that a round with n clients aims at. */
-static size_t base_of(const tn_round_cfg *cfg, size_t n) {
-    size_t b = n;
-
-    if (cfg->fraction > 0) {
-        b = (size_t)ceil_of(cfg->fraction * (double)n);
-        if (b < cfg->min_clients)
-            b = cfg->min_clients;
-    }
-    if (cfg->clients_per_round != 0 && b > cfg->clients_per_round)
-        b = cfg->clients_per_round;
-    return b < n ? b : n;
-}
-
-/* The cohort that aims at b reports out of n clients. */
-static size_t enlarged(const tn_round_cfg *cfg, size_t b, size_t n) {
-    double size = ceil_of((double)b * cfg->over_select);
-
-    return size < (double)n ? (size_t)size : n;
-}
-
-/* What a cohort of that size aimed at, for a restart, where the number of clients that were there is not
- * known. Over-selection is strictly growing in the base, and the base grows with the clients: if a base for
- * `size` clients alone fills the cohort, that was it. */
-static size_t target_of(const tn_round_cfg *cfg, size_t size) {
-    size_t b = base_of(cfg, size);
-
-    if (enlarged(cfg, b, SIZE_MAX) < size) {
-        b = (size_t)((double)size / cfg->over_select);
-        b = b > 1 ? b - 1 : 1;
-        while (enlarged(cfg, b, SIZE_MAX) < size)
-            b++;
-    }
-    return b < cfg->min_clients ? cfg->min_clients : b;
-}
+/* ---- Transitions ---- */
 
 static uint32_t need_of(const tn_round *m) { return m->first ? m->cfg.start_clients : m->cfg.min_clients; }
-
-/* ---- Transitions ---- */
 
 static void enter_gathering(tn_round *m) {
     m->state = TN_GATHERING;
@@ -317,7 +274,7 @@ static int by_id(const void *a, const void *b) {
 }
 
 static tn_code start(tn_round *m, tn_err *err) {
-    size_t n = 0, size = enlarged(&m->cfg, base_of(&m->cfg, m->connected), m->connected);
+    size_t n = 0, size = tni_round_cohort_size(&m->cfg, m->connected);
     size_t *picked = NULL;
     tni_client **here = NULL;
     tn_round_act *a;
@@ -345,7 +302,7 @@ static tn_code start(tn_round *m, tn_err *err) {
     }
     m->cohort_size = m->waited = size;
     m->reported = 0;
-    m->target = base_of(&m->cfg, n);
+    m->target = tni_round_target(&m->cfg, n);
     m->deadline = tn_deadline_after(m->now, m->cfg.deadline_ns);
     m->state = TN_TRAINING;
     views_changed(m);
@@ -358,26 +315,26 @@ out:
     return code;
 }
 
-static void notice(tn_round *m) {
-    tn_round_act *a = push(m, TN_ACT_WAITING);
-
+/* Fills in the numbers, and `front` with them as a sentence. */
+static void tell_numbers(const tn_round *m, tn_round_act *a, const char *front) {
     a->have = m->connected;
     a->need = need_of(m);
-    snprintf(a->text, sizeof(a->text), "waiting for %" PRIu32 " client%s, %" PRIu32 " %s here", a->need,
+    snprintf(a->text, sizeof(a->text), "%s for %" PRIu32 " client%s, %" PRIu32 " %s here", front, a->need,
              a->need == 1 ? "" : "s", a->have, a->have == 1 ? "is" : "are");
+}
+
+static void notice(tn_round *m) {
+    tell_numbers(m, push(m, TN_ACT_WAITING), "waiting");
     m->noticed = m->connected;
     m->notice_at = tn_deadline_after(m->now, m->cfg.notice_ns);
 }
 
 static void waited_too_long(tn_round *m) {
-    tn_round_act *a;
+    char front[48];
 
     m->state = TN_FAILED;
-    a = push(m, TN_ACT_FAILED);
-    a->have = m->connected;
-    a->need = need_of(m);
-    snprintf(a->text, sizeof(a->text), "waited %g s for %" PRIu32 " client%s, %" PRIu32 " %s here",
-             seconds(m->cfg.wait_timeout_ns), a->need, a->need == 1 ? "" : "s", a->have, a->have == 1 ? "is" : "are");
+    snprintf(front, sizeof(front), "waited %g s", tni_seconds(m->cfg.wait_timeout_ns));
+    tell_numbers(m, push(m, TN_ACT_FAILED), front);
 }
 
 static tn_code settle_gathering(tn_round *m, tn_err *err) {
@@ -403,8 +360,7 @@ static void end_training(tn_round *m) {
         return;
     }
     snprintf(a->text, sizeof(a->text), "%" PRIu32 " of %zu clients reported, %" PRIu32 " %s needed", a->have,
-             m->cohort_size,
-             a->need, a->need == 1 ? "is" : "are");
+             m->cohort_size, a->need, a->need == 1 ? "is" : "are");
     dissolve(m);
     m->first = false;
     enter_gathering(m);
@@ -425,8 +381,8 @@ static void settle_training(tn_round *m) {
 
 /* Room for what settle() may say now. */
 static tn_code reserve_for_settling(tn_round *m, tn_err *err) {
-    bool due = m->state == TN_TRAINING && (m->now >= m->deadline || (m->queue_head != NULL &&
-                                                                     m->now >= m->queue_head->resume_by));
+    bool broken = m->queue_head != NULL && m->now >= m->queue_head->resume_by;
+    bool due = m->state == TN_TRAINING && (broken || m->now >= m->deadline);
 
     /* One DROPPED may come from the event itself; with resume_ns = 0 that is the BREAK. */
     return reserve(m, ACTIONS_PER_EVENT + 1 + (due ? m->waited : 0), err);
@@ -554,43 +510,10 @@ tn_code tn_round_event(tn_round *m, const tn_round_ev *ev, int64_t now, tn_err *
 
 /* ---- Making, restoring ---- */
 
-static tn_code check_cfg(const tn_round_cfg *c, tn_err *err) {
-    if (c->rounds == 0 || c->rounds > UINT64_C(1) << 53)
-        return tn_fail(err, TN_EINVAL, "rounds is %" PRIu64 "; at least 1 is needed", c->rounds);
-    if (c->min_clients == 0 || c->min_clients > TN_MAX_CLIENTS)
-        return tn_fail(err, TN_EINVAL, "min-clients is %" PRIu32 "; 1 to %d are possible", c->min_clients,
-                       TN_MAX_CLIENTS);
-    if (c->start_clients < c->min_clients || c->start_clients > TN_MAX_CLIENTS)
-        return tn_fail(err, TN_EINVAL, "start-clients is %" PRIu32 "; it must be min-clients (%" PRIu32 ") to "
-                       "%d",
-                       c->start_clients, c->min_clients, TN_MAX_CLIENTS);
-    if (c->clients_per_round != 0 && c->clients_per_round < c->min_clients)
-        return tn_fail(err, TN_EINVAL, "clients-per-round is %" PRIu32 ", less than min-clients "
-                       "(%" PRIu32 "): no round could "
-                       "be committed", c->clients_per_round, c->min_clients);
-    if (!(c->fraction >= 0 && c->fraction <= 1))
-        return tn_fail(err, TN_EINVAL, "fraction is %g; it must be in (0, 1], or 0 for unused", c->fraction);
-    if (!(c->over_select >= 1 && isfinite(c->over_select)))
-        return tn_fail(err, TN_EINVAL, "over-select is %g; it must be 1 or more", c->over_select);
-    if (c->deadline_ns <= 0 || c->deadline_ns == TN_FOREVER)
-        return tn_fail(err, TN_EINVAL, "deadline is %g s; it must be positive and finite",
-                       seconds(c->deadline_ns));
-    if (c->resume_ns < 0 || c->resume_ns == TN_FOREVER)
-        return tn_fail(err, TN_EINVAL, "resume-window is %g s; it must be finite and not negative",
-                       seconds(c->resume_ns));
-    if (c->wait_timeout_ns <= 0)
-        return tn_fail(err, TN_EINVAL, "wait-timeout is %g s; it must be positive",
-                       seconds(c->wait_timeout_ns));
-    if (c->notice_ns <= 0)
-        return tn_fail(err, TN_EINVAL, "the time between notices is %g s; it must be positive",
-                       seconds(c->notice_ns));
-    return TN_OK;
-}
-
 tn_code tn_round_new(tn_round **out, const tn_round_cfg *cfg, uint64_t committed_rounds, int64_t now,
                      tn_err *err) {
     tn_round *m = NULL;
-    tn_code code = check_cfg(cfg, err);
+    tn_code code = tni_round_cfg_check(cfg, err);
 
     *out = NULL;
     if (code != TN_OK)
@@ -667,8 +590,8 @@ static tn_code restore_report(tn_round *m, const char *id, tn_err *err) {
 }
 
 tn_code tn_round_restore(tn_round *m, uint64_t round, uint32_t attempt, const char *const *cohort,
-                         size_t ncohort,
-                         const char *const *reported, size_t nreported, int64_t now, tn_err *err) {
+                         size_t ncohort, const char *const *reported, size_t nreported, int64_t now,
+                         tn_err *err) {
     tn_code code;
 
     if (m->fed || m->state != TN_GATHERING || m->cohort_size != 0)
@@ -678,8 +601,7 @@ tn_code tn_round_restore(tn_round *m, uint64_t round, uint32_t attempt, const ch
                        round, m->committed);
     if (attempt == 0 || ncohort > TN_MAX_CLIENTS || nreported > ncohort)
         return tn_fail(err, TN_EINVAL, "attempt %" PRIu32 " with %zu of %zu clients reported is not one",
-                       attempt, nreported,
-                       ncohort);
+                       attempt, nreported, ncohort);
     if (now > m->now)
         m->now = now;
     code = cohort_room(m, ncohort, err);
@@ -700,7 +622,7 @@ tn_code tn_round_restore(tn_round *m, uint64_t round, uint32_t attempt, const ch
         enter_gathering(m);
     } else {
         qsort(m->cohort, ncohort, sizeof(*m->cohort), by_id);
-        m->target = target_of(&m->cfg, ncohort);
+        m->target = tni_round_target_of_cohort(&m->cfg, ncohort);
         m->deadline = tn_deadline_after(m->now, m->cfg.deadline_ns);
         m->state = TN_TRAINING;
         views_changed(m);
@@ -756,10 +678,17 @@ static size_t look(const tn_round *m, view *v, bool (*wanted)(const tni_client *
     return v->n;
 }
 
-size_t tn_round_cohort(const tn_round *m, const char *const **ids) { return look(m, m->cohort_view, is_member,
-                                                                                 ids); }
-size_t tn_round_reported(const tn_round *m, const char *const **ids) { return look(m, m->reported_view,
-                                                                                   is_reported, ids); }
+size_t tn_round_cohort(const tn_round *m, const char *const **ids) {
+    return look(m, m->cohort_view, is_member, ids);
+}
+
+size_t tn_round_reported(const tn_round *m, const char *const **ids) {
+    return look(m, m->reported_view, is_reported, ids);
+}
+
+static tn_code counted_already(const tni_client *c, uint64_t round, tn_err *err) {
+    return tn_fail(err, TN_EBUSY, "the update of %s for round %" PRIu64 " is counted already", c->id, round);
+}
 
 /* For a client that is not to send: why not. The round and the attempt are those under way. */
 static tn_code refuse_member(const tn_round *m, const tni_client *c, const char *client, tn_err *err) {
@@ -776,31 +705,28 @@ static tn_code refuse_member(const tn_round *m, const tni_client *c, const char 
                        m->committed + 1, why);
     }
     return tn_fail(err, TN_EROUND, "round %" PRIu64 " is closed: it had the %zu updates it asked for",
-                   m->committed + 1,
-                   m->reported);
+                   m->committed + 1, m->reported);
 }
 
 tn_code tn_round_may_update(const tn_round *m, const char *client, uint64_t round, uint32_t attempt,
                             tn_err *err) {
     const tni_client *c = tni_clients_find(&m->known, client);
+    bool gathering = m->state == TN_GATHERING;
 
     if (c != NULL && round != 0 && round == c->counted && round == m->committed)
-        return tn_fail(err, TN_EBUSY, "the update of %s for round %" PRIu64 " is counted already", c->id,
-                       round);
+        return counted_already(c, round, err);
     if (round <= m->committed)
         return tn_fail(err, TN_EROUND, "round %" PRIu64 " is over: %" PRIu64 " rounds are committed", round,
                        m->committed);
     if (round > m->committed + 1)
-        return tn_fail(err, TN_EROUND, "round %" PRIu64 " has not begun: %" PRIu64 " rounds are committed",
-                       round, m->committed);
-    if (attempt != m->attempt || m->state == TN_GATHERING)
+        return tn_fail(err, TN_EROUND, "round %" PRIu64 " has not begun: %" PRIu64 " rounds are committed", round,
+                       m->committed);
+    if (attempt != m->attempt || gathering)
         return tn_fail(err, TN_EROUND, "attempt %" PRIu32 " of round %" PRIu64 " is not under way: %s %" PRIu32,
-                       attempt, round,
-                       m->state == TN_GATHERING ? "clients gather for attempt" : "this is attempt",
-                       m->state == TN_GATHERING ? m->attempt + 1 : m->attempt);
+                       attempt, round, gathering ? "clients gather for attempt" : "this is attempt",
+                       gathering ? m->attempt + 1 : m->attempt);
     if (c != NULL && c->role == TNI_REPORTED)
-        return tn_fail(err, TN_EBUSY, "the update of %s for round %" PRIu64 " is counted already", c->id,
-                       round);
+        return counted_already(c, round, err);
     if (m->state == TN_TRAINING && c != NULL && c->role == TNI_WAITED)
         return TN_OK;
     return refuse_member(m, c, client, err);

@@ -174,15 +174,16 @@ tn_code tn_key_load(tn_key *k, const char *path, tn_err *err) {
 
     if ((code = key_alloc(k, err)) != TN_OK || (code = read_identity(path, text, &n, err)) != TN_OK)
         goto out;
-    code = tn_fail(err, TN_EINVAL, "%s is not an identity: it must be \"torchnative-identity 1\", the public "
-                   "key and the "
-                   "secret seed, a line each", path);
+    code = tn_fail(err, TN_EINVAL,
+                   "%s is not an identity: it must be \"torchnative-identity 1\", the public key and the secret "
+                   "seed, a line each",
+                   path);
     if (n != FILE_BYTES || memcmp(text, MAGIC, sizeof(MAGIC) - 1) != 0 || pk[HEX_KEY] != '\n' ||
         seed_hex[HEX_KEY] != '\n')
         goto out;
     pk[HEX_KEY] = seed_hex[HEX_KEY] = '\0';
-    if (tn_unhex(pk, want, sizeof(want), NULL) != TN_OK || tn_unhex(seed_hex, seed, sizeof(seed),
-                                                                    NULL) != TN_OK)
+    if (tn_unhex(pk, want, sizeof(want), NULL) != TN_OK ||
+        tn_unhex(seed_hex, seed, sizeof(seed), NULL) != TN_OK)
         goto out;
     crypto_sign_seed_keypair(k->pk, k->sk, seed);
     code = TN_OK;

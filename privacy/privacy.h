@@ -29,8 +29,7 @@ TN_API void tn_key_release(tn_key *k);
 /* Signs label || 0x00 || message: a signature made for one purpose never serves another. label: 1 to 64
  * bytes of ASCII. verify gives TN_EAUTH for a signature that is not by pk. */
 TN_API tn_code tn_key_sign(const tn_key *k, const char *label, const void *msg, size_t n,
-                           uint8_t sig[TN_SIG_BYTES],
-                           tn_err *err);
+                           uint8_t sig[TN_SIG_BYTES], tn_err *err);
 TN_API tn_code tn_key_verify(const uint8_t pk[TN_KEY_BYTES], const char *label, const void *msg, size_t n,
                              const uint8_t sig[TN_SIG_BYTES], tn_err *err);
 
