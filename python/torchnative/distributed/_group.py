@@ -55,6 +55,12 @@ def _op(reduce_op):
     return kind.name, float(factor) if factor is not None else None
 
 
+def _reduce_op(opts, op=None):
+    if opts is not None:
+        return opts.reduceOp
+    return op if op is not None else dist.ReduceOp.SUM
+
+
 class ProcessGroupTN(dist.ProcessGroup):
     def __init__(self, store, rank, size, timeout=dist.distributed_c10d.default_pg_timeout, name="world"):
         super().__init__(rank, size)
@@ -183,13 +189,13 @@ class ProcessGroupTN(dist.ProcessGroup):
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         if opts is None or isinstance(opts, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
-            op, opts = opts or op or dist.ReduceOp.SUM, None
-        name, factor = _op(opts.reduceOp if opts is not None else op)
+            op, opts = opts if opts is not None else op, None
+        name, factor = _op(_reduce_op(opts, op))
         work = self._group.allreduce(tensors, name, factor, self._call_timeout(opts, timeout))
         return self._work("all_reduce", work, tensors)
 
     def allreduce_coalesced(self, tensors, opts=None):
-        name, factor = _op(opts.reduceOp if opts is not None else dist.ReduceOp.SUM)
+        name, factor = _op(_reduce_op(opts))
         work = self._group.allreduce(tensors, name, factor, self._call_timeout(opts))
         return self._work("all_reduce", work, tensors)
 
@@ -207,7 +213,7 @@ class ProcessGroupTN(dist.ProcessGroup):
             tensors = [tensors]
         if isinstance(opts, int):
             opts, root = None, opts
-        name, factor = _op(opts.reduceOp if opts is not None else op or dist.ReduceOp.SUM)
+        name, factor = _op(_reduce_op(opts, op))
         root = opts.rootRank if opts is not None else root
         work = self._group.reduce(tensors, root, name, factor, self._call_timeout(opts, timeout))
         return self._work("reduce", work, tensors)
@@ -241,7 +247,7 @@ class ProcessGroupTN(dist.ProcessGroup):
             outputs, inputs = [outputs], [inputs]
         if isinstance(opts, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
             opts, op = None, opts
-        name, factor = _op(opts.reduceOp if opts is not None else op or dist.ReduceOp.SUM)
+        name, factor = _op(_reduce_op(opts, op))
         seconds = self._call_timeout(opts, timeout)
         works = [self._group.reduce_scatter(output, tensors, name, factor, seconds) for output, tensors in zip(outputs, inputs)]
         return self._work("reduce_scatter", works, outputs, [tensor for tensors in inputs for tensor in tensors])
