@@ -230,7 +230,8 @@ typedef struct ini_state {
     const char *text; /* what is left of the file, terminated */
     int line;         /* the one read last, from 1 */
     tn_err *err;
-    tn_code code; /* the first failure: inih goes on behind an error, we do not */
+    tn_code code; /* the first failure of ours: inih goes on behind an error, we do not */
+    int failed;   /* its line */
 } ini_state;
 
 /* Hands inih one line. inih would take the rest of an over-long line for another line: that is refused here. */
@@ -245,6 +246,7 @@ static char *next_line(char *to, int cap, void *arg) {
     end = strchr(s->text, '\n');
     n = end != NULL ? (size_t)(end - s->text) + 1 : strlen(s->text);
     if (n >= (size_t)cap) {
+        s->failed = s->line;
         s->code = tn_fail(s->err, TN_EINVAL, "%s:%d: the line has %zu bytes; at most %d are read", s->path,
                           s->line, n, cap - 2);
         return NULL;
@@ -295,8 +297,10 @@ static tn_code apply_key(ini_state *s, const char *section, const char *name, co
 static int on_key(void *arg, const char *section, const char *name, const char *value) {
     ini_state *s = arg;
 
-    if (s->code == TN_OK)
+    if (s->code == TN_OK) {
         s->code = apply_key(s, section, name, value != NULL ? value : "");
+        s->failed = s->line;
+    }
     return s->code == TN_OK;
 }
 
@@ -318,7 +322,7 @@ tn_code tn_cfg_file(const tn_cfg_row *rows, size_t n, void *settings, const char
     s.text = (const char *)text;
     line = ini_parse_stream(next_line, &s, on_key, &s);
     code = s.code;
-    if (code == TN_OK && line > 0)
+    if (line > 0 && (code == TN_OK || line < s.failed)) /* inih tells the first line that it or we refused */
         code = tn_fail(err, TN_EINVAL, "%s:%d: neither \"key = value\" nor [section] nor a comment", path,
                        line);
     else if (code == TN_OK && line < 0)

@@ -1,4 +1,4 @@
-/* The log: the shape of a line, levels, escapes, and lines that stay whole. Standard error goes to a file meanwhile. */
+/* The log: the shape of a line, levels, escapes, lines that stay whole. Standard error goes to a file meanwhile. */
 #include <check.h>
 #include <pthread.h>
 #include <regex.h>

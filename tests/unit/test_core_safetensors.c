@@ -1,4 +1,4 @@
-/* .safetensors: a file of the reference package, round trips, each rule broken once, every prefix, seeded mutations. */
+/* .safetensors: a file of the reference package, round trips, each rule broken, every prefix, seeded mutations. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,9 +61,10 @@ static tn_code parse(const char *json, uint64_t data_size, tn_err *e) {
 
 /* ---- Against the reference package ---- */
 
-/* safetensors 0.8.0, save({"w": arange(6) float32 (2, 3), "n": 7 int64 (), "\u00e9": [1, 2, 3] uint8}, metadata={"by": ...}) */
+/* safetensors 0.8.0: w = arange(6) as float32 (2, 3), n = 7 as an int64 scalar, and three bytes. */
 static const char package_header[] =
-    "{\"__metadata__\":{\"by\":\"safetensors 0.8.0\"},\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
+    "{\"__metadata__\":{\"by\":\"safetensors 0.8.0\"},"
+    "\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
     "\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[8,32]},"
     "\"\xc3\xa9\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[32,35]}}  ";
 static const uint8_t package_data[] = {7,    0, 0, 0, 0,    0,    0, 0, 0,    0,    0, 0, 0,    0,    128, 63, 0, 0,
@@ -246,7 +247,8 @@ START_TEST(broken_headers_are_refused_by_rule) {
         {"{\"a\":{\"dtype\":3,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "tensor a: \"dtype\" is not a string"},
         {"{\"a\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, "tensor a: \"shape\" is not an array"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, "tensor a: \"data_offsets\" is not a pair"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":0}}", 1, "a has the unknown key \"x\""},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":0}}", 1,
+         "a has the unknown key \"x\""},
         {"{\"a\":" T("F4", "[2]", "[0,1]") "}", 1, "tensor a has the dtype \"F4\", which is not supported"},
         {"{\"a\":" T("F6_E2M3", "[4]", "[0,3]") "}", 3, "has the dtype \"F6_E2M3\", which is not supported"},
         {"{\"a\":" T("", "[1]", "[0,1]") "}", 1, "tensor a has the dtype \"\", which is not supported"},
@@ -255,7 +257,8 @@ START_TEST(broken_headers_are_refused_by_rule) {
         {"{\"a\":" T("U8", "[-1]", "[0,1]") "}", 1, "tensor a: dimension 0 is not a size"},
         {"{\"a\":" T("U8", "[1,1.0]", "[0,1]") "}", 1, "tensor a: dimension 1 is not a size"},
         {"{\"a\":" T("U8", "[9223372036854775808]", "[0,1]") "}", 1, "not JSON"},
-        {"{\"a\":" T("U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, "a has 17 dimensions; at most 16"},
+        {"{\"a\":" T("U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1,
+         "a has 17 dimensions; at most 16"},
         {"{\"a\":" T("U8", "[4294967296,4294967296]", "[0,0]") "}", 0, "2^63"},
         {"{\"a\":" T("F32", "[4294967296,1073741824]", "[0,0]") "}", 0, "2^63"},
         {"{\"a\":" T("U8", "[1]", "[0]") "}", 1, "not a pair"},
@@ -267,7 +270,7 @@ START_TEST(broken_headers_are_refused_by_rule) {
         {"{\"a\":" T("U8", "[1]", "[9223372036854775806,9223372036854775807]") "}", 1, "of 1 bytes"},
         {"{\"a\":" T("F32", "[1]", "[0,3]") "}", 3, "a has 3 bytes of data, but its dtype and shape take 4"},
         {"{\"a\":" T("U8", "[0]", "[0,1]") "}", 1, "a has 1 bytes of data, but its dtype and shape take 0"},
-        {"{\"a\":" T("U8", "[1]", "[1,2]") "}", 2, "a begins at byte 1 of the data, not at 0"}, /* a hole in front */
+        {"{\"a\":" T("U8", "[1]", "[1,2]") "}", 2, "a begins at byte 1 of the data, not at 0"}, /* a hole */
         {"{\"a\":" T("U8", "[1]", "[0,1]") "}", 2, "the tensors take 1 bytes of data, but there are 2"},
         {"{\"a\":" T("U8", "[1]", "[0,1]") ",\"b\":" T("U8", "[1]", "[2,3]") "}", 3,
          "b begins at byte 2 of the data, not at 1"}, /* a hole between */
@@ -420,8 +423,8 @@ START_TEST(mutations_are_refused_or_cover_the_data) {
             check_accepted(&l, offset, size);
             accepted++;
         } else {
-            if ((e.code != TN_EPROTO && e.code != TN_ETOOBIG) || e.msg[0] == '\0' || l.entry != NULL || offset != NULL ||
-                meta != NULL)
+            if ((e.code != TN_EPROTO && e.code != TN_ETOOBIG) || e.msg[0] == '\0' || l.entry != NULL ||
+                offset != NULL || meta != NULL)
                 ck_abort_msg("a refusal without a reason, or with something left");
             refused++;
         }
