@@ -4,7 +4,7 @@
 set -eu
 
 check() { # ROOT
-    (cd "$1" && find core kernels privacy transport dist fed server python tests examples -name '*.[ch]' 2>/dev/null |
+    (cd "$1" && find core kernels privacy transport dist fed server python tests examples \( -name '*.[ch]' -o -name '*.inc' \) 2>/dev/null |
         LC_ALL=C sort | xargs awk '
     BEGIN {
         # module, and the modules whose outward header it may include besides its own files
