@@ -111,6 +111,46 @@ static tn_code store_add(void *arg, const char *key, int64_t delta, int64_t *now
     return code;
 }
 
+/* For a group of one without a store: it reads what it wrote last, and nobody else comes. */
+typedef struct slot {
+    char key[192];
+    uint8_t value[512];
+    size_t n;
+} slot;
+
+static tn_code slot_set(void *arg, const char *key, const void *value, size_t n, tn_err *err) {
+    slot *s = arg;
+
+    if (strlen(key) >= sizeof(s->key) || n > sizeof(s->value))
+        return tn_fail(err, TN_ETOOBIG, "%zu bytes for '%.100s' are too many without a store", n, key);
+    memcpy(s->key, key, strlen(key) + 1);
+    memcpy(s->value, value, n);
+    s->n = n;
+    return TN_OK;
+}
+
+static tn_code slot_get(void *arg, const char *key, int64_t timeout_ns, uint8_t **value, size_t *n, tn_err *err) {
+    const slot *s = arg;
+
+    (void)timeout_ns;
+    if (strcmp(key, s->key) != 0)
+        return tn_fail(err, TN_ENOTFOUND, "there is no '%.100s' without a store", key);
+    *value = malloc(s->n + 1);
+    if (*value == NULL)
+        return tn_fail(err, TN_ENOMEM, "no memory for %zu bytes", s->n);
+    memcpy(*value, s->value, s->n);
+    *n = s->n;
+    return TN_OK;
+}
+
+static tn_code slot_add(void *arg, const char *key, int64_t delta, int64_t *now, tn_err *err) {
+    (void)arg;
+    (void)key;
+    (void)err;
+    *now = delta;
+    return TN_OK;
+}
+
 /* ---- life ---- */
 
 static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
@@ -119,6 +159,7 @@ static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     tni_state *st = PyType_GetModuleState(type);
     allocfunc alloc = TNI_FN(allocfunc, PyType_GetSlot(type, Py_tp_alloc));
     store_ctx ctx = {NULL, NULL, NULL, NULL};
+    slot own = {.n = 0};
     tn_store store = {&ctx, store_set, store_get, store_add, NULL};
     tn_pg_opts opts = {.name = "world", .transport = "tcp"};
     PyObject *timeout_obj = NULL;
@@ -141,6 +182,8 @@ static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_Format(PyExc_ValueError, "a group of %d ranks needs a store to meet in; None serves a group of one", size);
         return NULL;
     }
+    if (ctx.store == Py_None)
+        store = (tn_store){&own, slot_set, slot_get, slot_add, NULL};
     opts.segment = (size_t)segment;
     opts.small_max = (size_t)small_max;
     self = (tni_group *)(void *)alloc(type, 0);
@@ -148,7 +191,7 @@ static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     self->pid = getpid();
     Py_BEGIN_ALLOW_THREADS
-    code = tn_pg_new(&self->pg, ctx.store == Py_None ? NULL : &store, rank, size, &opts, &err);
+    code = tn_pg_new(&self->pg, &store, rank, size, &opts, &err);
     Py_END_ALLOW_THREADS
     if (code != TN_OK) {
         self->pg = NULL;

@@ -1,8 +1,15 @@
 """Federated learning for torch.distributed, with everything below the API in C.
 
-Importing this package does not import torch: `torchnative.distributed` and `torchnative.nn.federated` do.
+Importing this package imports neither torch nor the native library: `import torch` imports it too, to find the backend "tn", in programs
+that may never use it.
 """
 
-from torchnative._tn import __version__
-
 __all__ = ["__version__"]
+
+
+def __getattr__(name):
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from torchnative import _tn
+
+    return _tn.__version__

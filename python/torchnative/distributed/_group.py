@@ -16,6 +16,7 @@ from torchnative.distributed import BACKEND, _options
 from torchnative.distributed._work import TimeoutTN, WorkTN
 
 _CPU = torch.device("cpu")
+_NAME_BYTES = 60  # of a group, in messages; the store that torch gives has a prefix of its own for each group
 _MONITOR_TAG = 0xFFFF0000  # torch's tags are positive 32-bit integers, so users never meet ours
 
 
@@ -72,7 +73,7 @@ class ProcessGroupTN(dist.ProcessGroup):
         self._description = "undefined"
         self._timeout = options["timeout"]
         self._splits = 0
-        self._group = _tn.Group(store if size > 1 else None, rank, size, name=name, **options)
+        self._group = _tn.Group(store if size > 1 else None, rank, size, name=name[:_NAME_BYTES], **options)
 
     # ---- what torch asks about a group ----
 
