@@ -186,7 +186,6 @@ static void dissolve(tn_round *m) {
     for (size_t i = 0; i < m->cohort_size; i++) {
         tni_client *c = m->cohort[i];
 
-        dequeue(m, c);
         c->role = TNI_OUTSIDE;
         forget_unless_needed(m, c);
     }
@@ -355,6 +354,8 @@ static void end_training(tn_round *m) {
 
     a->have = (uint32_t)m->reported;
     a->need = m->cfg.min_clients;
+    while (m->queue_head != NULL) /* over-selected members may be waited for still */
+        dequeue(m, m->queue_head);
     if (enough) {
         m->state = TN_COMMITTING;
         return;
