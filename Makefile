@@ -63,17 +63,17 @@ TN_CPPFLAGS := -I. -D_GNU_SOURCE -DTN_VERSION='"$(VERSION)"' $(LIB_CPPFLAGS)
 BANNED      := -include core/banned.h
 TN_CFLAGS   := -std=c11 $(OPT) -fPIC -fvisibility=hidden -pthread $(WARN)
 TN_LDFLAGS  := -pthread $(HARD) -Wl,--as-needed
-COMPILE      = $(CC) $(TN_CPPFLAGS) $(BANNED) $(CPPFLAGS) $(TN_CFLAGS) $(CFLAGS) $(KERNEL_CFLAGS) -MMD -MP -c $< -o $@
+COMPILE      = $(CC) $(TN_CPPFLAGS) $(BANNED) $(CPPFLAGS) $(TN_CFLAGS) $(CFLAGS) $(FILE_FLAGS) -MMD -MP -c $< -o $@
 
 # Kernels must give the same bits whatever the compiler would like to fuse, so contraction is off in all of them, and each
 # instruction set has a file of its own: only what runs after the CPU was asked is compiled for it.
-X86 := $(filter x86_64,$(ARCH))
-$(BUILD)/obj/kernels/%.o: KERNEL_CFLAGS = -ffp-contract=off
-$(BUILD)/obj/kernels/simd_baseline.o: KERNEL_CFLAGS = -O3 -ffp-contract=off
-$(BUILD)/obj/kernels/simd_avx2.o: KERNEL_CFLAGS = -O3 -ffp-contract=off $(if $(X86),-mavx2 -mf16c)
-$(BUILD)/obj/kernels/simd_avx512.o: KERNEL_CFLAGS = -O3 -ffp-contract=off \
-    $(if $(X86),-mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c -mprefer-vector-width=512)
-$(BUILD)/obj/kernels/simd_scalar.o: KERNEL_CFLAGS = -O1 -fno-tree-vectorize -ffp-contract=off
+AVX2   := $(if $(filter x86_64,$(ARCH)),-mavx2 -mf16c)
+AVX512 := $(if $(filter x86_64,$(ARCH)),-mavx512f -mavx512bw -mavx512dq -mavx512vl -mf16c -mprefer-vector-width=512)
+$(BUILD)/obj/kernels/%.o: FILE_FLAGS = -ffp-contract=off
+$(BUILD)/obj/kernels/simd_baseline.o: FILE_FLAGS = -O3 -ffp-contract=off
+$(BUILD)/obj/kernels/simd_avx2.o: FILE_FLAGS = -O3 -ffp-contract=off $(AVX2)
+$(BUILD)/obj/kernels/simd_avx512.o: FILE_FLAGS = -O3 -ffp-contract=off $(AVX512)
+$(BUILD)/obj/kernels/simd_scalar.o: FILE_FLAGS = -O1 -fno-tree-vectorize -ffp-contract=off
 
 # ---- what is there --------------------------------------------------------------------------------------------------
 
@@ -174,8 +174,9 @@ venv: $(VENV)/.requirements  ## .venv with torch and the pinned test tools
 
 # ---- Python ---------------------------------------------------------------------------------------------------------
 
-$(BUILD)/obj/python/%.o: KERNEL_CFLAGS = -DPy_LIMITED_API=0x030b0000 \
+PY_CFLAGS = -DPy_LIMITED_API=0x030b0000 \
     -isystem "$$($(PY) -c 'import sysconfig; print(sysconfig.get_paths()["include"])')"
+$(BUILD)/obj/python/%.o: FILE_FLAGS = $(PY_CFLAGS)
 $(call obj,$(PY_SRC)): | $(VENV)/.requirements
 
 # One module for every CPython from 3.11 on. The library is linked into it and stays hidden: only PyInit shows.
@@ -235,12 +236,12 @@ comma := ,
 
 # ---- checks without running -----------------------------------------------------------------------------------------
 
-.PHONY: lint check-includes check-headers check-symbols tidy
+.PHONY: lint check-includes check-headers check-symbols tidy ruff
 lint: deps-dev  ## every static check, and the build by clang
 	@grep -q '^version = "$(VERSION)"' python/pyproject.toml || \
 	    { echo "lint: python/pyproject.toml and the Makefile ($(VERSION)) differ in the version" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check-includes
-	@$(MAKE) --no-print-directory check-headers check-symbols tidy
+	@$(MAKE) --no-print-directory ruff check-headers check-symbols tidy
 	@$(MAKE) --no-print-directory CC=clang all tests
 check-includes:  ## who may include whom
 	@sh scripts/check-includes.sh --self-test && sh scripts/check-includes.sh
@@ -251,15 +252,21 @@ check-headers:  ## every header compiles on its own
 check-symbols: $(LIB_SO) $(LIB_A)  ## what the library exports is what its headers promise
 	@sh scripts/check-symbols.sh $(LIB_SO) $(LIB_A) $(HEADERS)
 # Without the header of banned functions in front, so that a file which includes less than it uses is found here.
-TIDY_SRC := $(LIB_SRC) $(MAINS) $(SRV_SRC)
+TIDY_SRC := $(LIB_SRC) $(MAINS) $(SRV_SRC) $(PY_SRC)
 tidy: $(TIDY_SRC:%.c=$(BUILD)/tidy/%.ok)  ## clang-tidy
 	@echo "tidy: ok"
 $(BUILD)/tidy/%.ok: %.c $(BUILD)/obj/%.o .clang-tidy scripts/tidy.h
 	@mkdir -p $(@D)
 	@echo "  TIDY  $<"
-	@clang-tidy --quiet $< -- $(TN_CPPFLAGS) $(CPPFLAGS) -std=c11 $(if $(filter core/error.c,$<),,-include scripts/tidy.h) \
-	    2>$@.log || { grep -v 'warnings generated' $@.log; exit 1; }
+	@clang-tidy --quiet $< -- $(TN_CPPFLAGS) $(CPPFLAGS) $(FILE_FLAGS) -std=c11 \
+	    $(if $(filter core/error.c,$<),,-include scripts/tidy.h) 2>$@.log || \
+	    { grep -v 'warnings generated' $@.log; exit 1; }
 	@touch $@
+$(BUILD)/tidy/python/%.ok: FILE_FLAGS = $(PY_CFLAGS)
+$(BUILD)/tidy/kernels/simd_avx2.ok: FILE_FLAGS = $(AVX2)
+$(BUILD)/tidy/kernels/simd_avx512.ok: FILE_FLAGS = $(AVX512)
+ruff: $(VENV)/.requirements  ## mistakes in Python
+	@$(PY) -m ruff check --quiet python tests examples && echo "ruff: ok"
 
 # ---- the rest -------------------------------------------------------------------------------------------------------
 
