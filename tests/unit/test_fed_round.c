@@ -1004,7 +1004,7 @@ static void pass_time(walk *k) {
             k->now = tick;
         break;
     case 2:
-        k->now += (int64_t)below(k, 8) == 0 ? 100 * S : 1;
+        k->now += below(k, 8) == 0 ? 100 * S : 1;
         break;
     default:
         break; /* many events at one moment */
@@ -1012,10 +1012,10 @@ static void pass_time(walk *k) {
 }
 
 static void step(walk *k) {
-    static const tn_round_ev_kind kinds[] = {TN_EV_JOIN,  TN_EV_JOIN,   TN_EV_JOIN,   TN_EV_BREAK,
-                                             TN_EV_LEAVE,
-                                             TN_EV_UPDATE, TN_EV_UPDATE, TN_EV_UPDATE, TN_EV_UPDATE,  TN_EV_REFUSED,
-                                             TN_EV_TICK,  TN_EV_TICK,   TN_EV_TICK,   TN_EV_COMMITTED};
+    static const tn_round_ev_kind kinds[] = {TN_EV_JOIN,   TN_EV_JOIN,   TN_EV_JOIN,    TN_EV_BREAK,
+                                             TN_EV_LEAVE,  TN_EV_UPDATE, TN_EV_UPDATE,  TN_EV_UPDATE,
+                                             TN_EV_UPDATE, TN_EV_REFUSED, TN_EV_TICK,   TN_EV_TICK,
+                                             TN_EV_TICK,   TN_EV_COMMITTED};
     tn_round_ev ev = {.kind = kinds[below(k, sizeof(kinds) / sizeof(kinds[0]))]};
     int64_t before = k->now;
     int c = (int)below(k, CLIENTS);
