@@ -244,8 +244,8 @@ static tn_code check_item(checker *c, int depth, tn_cbor *out) {
         return TN_OK;
     if (depth == TN_CBOR_DEPTH)
         return bad(c, at, "nesting that is too deep");
-    /* An item takes a byte at least, a pair two: a count that cannot be there costs no walk. */
-    if (h.v.u > (h.v.kind == TN_CBOR_MAP ? c->r.left / 2 : c->r.left))
+    /* An item takes a byte at least: a count that cannot be there costs no walk. */
+    if (h.v.u > c->r.left)
         return bad(c, at, "a count of more items than there are bytes");
     out->p = c->r.p;
     if (h.v.kind == TN_CBOR_MAP)
@@ -316,7 +316,7 @@ bool tn_cbor_next(tn_cbor *container, tn_cbor *key, tn_cbor *value) {
 
 tn_cbor tn_cbor_get(const tn_cbor *map, const char *key) {
     tn_cbor none = {.kind = TN_CBOR_NONE};
-    tn_cbor rest = *map, k, v;
+    tn_cbor rest = *map, k = none, v = none;
     size_t n = strlen(key);
 
     if (map->kind != TN_CBOR_MAP)
@@ -420,7 +420,7 @@ tn_code tn_cbor_get_bytes(const tn_cbor *map, const char *key, void *out, size_t
 }
 
 tn_code tn_cbor_only(const tn_cbor *map, const char *const *keys, tn_err *err) {
-    tn_cbor rest = *map, k, v;
+    tn_cbor rest = *map, k = {.kind = TN_CBOR_NONE}, v;
 
     if (map->kind != TN_CBOR_MAP)
         return tn_fail(err, TN_EPROTO, "%s where a map was expected", kind_text(map->kind));

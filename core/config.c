@@ -2,7 +2,6 @@
  * and inih only find the texts. */
 #include "core/config.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <ini.h>
 #include <math.h>
@@ -105,11 +104,10 @@ static tn_code set_int(const tn_cfg_row *row, int64_t *field, const char *text, 
     char *end = NULL;
     long long v;
 
-    errno = 0;
-    v = strtoll(text, &end, 10);
+    v = strtoll(text, &end, 10); /* what does not fit saturates, beyond every range of ours */
     if (!starts_number(text) || end == text || *end != '\0')
         return tn_fail(err, TN_EINVAL, "%s: \"%.64s\" is not a whole number", where, text);
-    if (errno == ERANGE || (double)v < row->lo || (double)v > row->hi)
+    if ((double)v < row->lo || (double)v > row->hi)
         return out_of_range(row, text, where, err);
     *field = v;
     return TN_OK;
