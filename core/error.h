@@ -57,8 +57,8 @@ TN_API tn_code tn_fail(tn_err *e, tn_code c, const char *fmt, ...) TN_PRINTF(3, 
 TN_API tn_code tn_fail_sys(tn_err *e, tn_code c, int sys, const char *fmt, ...) TN_PRINTF(4, 5);
 /* Puts "<context>: " in front of the message and returns e->code. e must not be NULL. */
 TN_API tn_code tn_ctx(tn_err *e, const char *fmt, ...) TN_PRINTF(2, 3);
-/* A static analyzer reads one file at a time and cannot see that these two return c; told, it follows no path on
- * which a failure looks like TN_OK. c is evaluated twice here: it is a constant or a variable everywhere. */
+/* A static analyzer reads one file at a time and cannot see that these two return c; told, it follows no path
+ * on which a failure looks like TN_OK. c is evaluated twice here: it is a constant or a variable everywhere. */
 #ifdef __clang_analyzer__
 static inline tn_code tni_returns(tn_code returned, tn_code c) {
     (void)returned;
