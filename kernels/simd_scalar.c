@@ -16,7 +16,7 @@ typedef struct format {
     int bias;
     uint32_t sign;     /* the sign bit */
     uint32_t max;      /* code of the largest finite number */
-    uint32_t overflow; /* what larger numbers become: Inf, or NaN where the format has no Inf */
+    uint32_t overflow; /* what larger numbers become in torch: Inf, NaN in the fnuz formats, max in e4m3fn */
     uint32_t nan;
     bool neg_zero;
 } format;
@@ -24,7 +24,7 @@ typedef struct format {
 static const format formats[TN_DTYPE_COUNT] = {
     [TN_F16] = {10, 15, 0x8000, 0x7bff, 0x7c00, 0x7e00, true},
     [TN_BF16] = {7, 127, 0x8000, 0x7f7f, 0x7f80, 0x7fc0, true},
-    [TN_F8_E4M3] = {3, 7, 0x80, 0x7e, 0x7f, 0x7f, true},
+    [TN_F8_E4M3] = {3, 7, 0x80, 0x7e, 0x7e, 0x7f, true},
     [TN_F8_E5M2] = {2, 15, 0x80, 0x7b, 0x7c, 0x7f, true},
     [TN_F8_E4M3FNUZ] = {3, 8, 0x80, 0x7f, 0x80, 0x80, false},
     [TN_F8_E5M2FNUZ] = {2, 16, 0x80, 0x7f, 0x80, 0x80, false},
