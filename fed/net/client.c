@@ -38,7 +38,7 @@ struct tn_client {
     bool is_pinned;
     char id[TN_ID_MAX + 1]; /* the one asked for; "" with tls */
 
-    tni_link link;
+    tni_chan link;
     bool link_ready;
     tn_msg_welcome welcome; /* of the first connection; the later ones agree with it */
     bool joined;
@@ -157,7 +157,7 @@ tn_code tn_client_new(tn_client **out, const tn_client_cfg *cfg, tn_err *err) {
     if (code == TN_OK) {
         opts = (tn_tx_opts){c->cert, c->key_file, c->ca, c->server_name};
         c->link_ready = true;
-        code = tni_link_init(&c->link, c->url, c->tls ? &opts : NULL, err);
+        code = tni_chan_init(&c->link, c->url, c->tls ? &opts : NULL, err);
     }
     if (code != TN_OK)
         tn_client_free(c);
@@ -166,7 +166,7 @@ tn_code tn_client_new(tn_client **out, const tn_client_cfg *cfg, tn_err *err) {
     return code;
 }
 
-void tn_client_cancel(tn_client *c) { tni_link_cancel(&c->link); }
+void tn_client_cancel(tn_client *c) { tni_chan_cancel(&c->link); }
 
 const tn_layout *tn_client_layout(const tn_client *c) { return c->joined ? &c->welcome.layout : NULL; }
 const tn_msg_welcome *tn_client_welcome(const tn_client *c) { return c->joined ? &c->welcome : NULL; }
@@ -186,7 +186,7 @@ static void back_off(tn_client *c, int64_t now) {
 static void lost(tn_client *c) {
     int64_t now = tn_now(), lived = now - c->connected_at;
 
-    tni_link_drop(&c->link);
+    tni_chan_drop(&c->link);
     c->open_next = 0;
     if (!c->away || lived >= SETTLED_NS || (c->proven && lived >= PROVEN_NS)) {
         c->away = true;
@@ -208,7 +208,7 @@ static tn_code send_small(tn_client *c, uint8_t type, uint64_t id, const tn_wr *
 
     if (w != NULL && w->fail != TN_OK)
         return tn_fail(err, w->fail, "%s does not fit into a message", tn_msg_name(type));
-    return tni_link_send(&c->link, &f, &iov, w != NULL ? 1 : 0, TNI_PROGRESS_NS, err);
+    return tni_chan_send(&c->link, &f, &iov, w != NULL ? 1 : 0, TNI_PROGRESS_NS, err);
 }
 
 /* Reads the body of a small message into c->body. */
@@ -216,7 +216,7 @@ static tn_code small_body(tn_client *c, const tn_frame *f, tn_err *err) {
     if (f->size > TN_MSG_MAX_SMALL)
         return tn_fail(err, TN_EPROTO, "the server sent %s of %" PRIu64 " bytes; at most %u are allowed",
                        tn_msg_name(f->type), f->size, TN_MSG_MAX_SMALL);
-    return tni_link_body(&c->link, c->body, f->size, err);
+    return tni_chan_body(&c->link, c->body, f->size, err);
 }
 
 /* An ERROR: its code and sentence become ours. *fatal: it ends the session, not only the request. */
@@ -270,7 +270,7 @@ static tn_code check_challenge(const tn_client *c, const tn_msg_challenge *m, tn
 static tn_code read_challenge(tn_client *c, int64_t deadline, tn_msg_challenge *m, tn_err *err) {
     tn_frame f;
     bool fatal;
-    tn_code code = tni_link_header(&c->link, deadline, &f, err);
+    tn_code code = tni_chan_header(&c->link, deadline, &f, err);
 
     if (code != TN_OK)
         return code;
@@ -287,7 +287,7 @@ static tn_code read_welcome(tn_client *c, int64_t deadline, tn_msg_welcome *m, t
     uint8_t *body = NULL;
     tn_frame f;
     bool fatal;
-    tn_code code = tni_link_header(&c->link, deadline, &f, err);
+    tn_code code = tni_chan_header(&c->link, deadline, &f, err);
 
     if (code != TN_OK)
         return code;
@@ -298,7 +298,7 @@ static tn_code read_welcome(tn_client *c, int64_t deadline, tn_msg_welcome *m, t
     body = malloc(f.size); /* the header was bounded by TN_MSG_MAX_META */
     if (body == NULL)
         return tn_fail(err, TN_ENOMEM, "no memory for a WELCOME of %" PRIu64 " bytes", f.size);
-    if ((code = tni_link_body(&c->link, body, f.size, err)) == TN_OK)
+    if ((code = tni_chan_body(&c->link, body, f.size, err)) == TN_OK)
         code = tn_msg_welcome_decode(m, body, f.size, err);
     free(body);
     return code;
@@ -332,7 +332,7 @@ static tn_code connect_once(tn_client *c, tn_err *err) {
     tn_msg_challenge challenge;
     tn_msg_hello hello;
     tn_msg_welcome welcome;
-    tn_code code = tni_link_dial(&c->link, ATTEMPT_NS, err);
+    tn_code code = tni_chan_dial(&c->link, ATTEMPT_NS, err);
 
     memset(&welcome, 0, sizeof(welcome));
     if (code == TN_OK)
@@ -349,7 +349,7 @@ static tn_code connect_once(tn_client *c, tn_err *err) {
         code = take_welcome(c, &welcome, err);
     tn_msg_welcome_release(&welcome);
     if (code != TN_OK)
-        tni_link_drop(&c->link);
+        tni_chan_drop(&c->link);
     return code;
 }
 
@@ -394,7 +394,7 @@ static tn_code be_connected(tn_client *c, int64_t deadline, tn_err *err) {
                        c->flaps);
     for (;;) {
         if (tn_now() < c->next_try) {
-            code = tni_link_pause(&c->link, c->next_try < deadline ? c->next_try : deadline, err);
+            code = tni_chan_pause(&c->link, c->next_try < deadline ? c->next_try : deadline, err);
             if (code != TN_OK)
                 return code;
             if (tn_now() < c->next_try)
@@ -443,7 +443,7 @@ static tn_code ask(tn_client *c, uint8_t type, const tn_wr *w, tn_err *err) {
 }
 
 static tn_code hear(tn_client *c, int64_t deadline, tn_frame *f, tn_err *err) {
-    tn_code code = tni_link_header(&c->link, deadline, f, err);
+    tn_code code = tni_chan_header(&c->link, deadline, f, err);
 
     if (code == TN_OK) {
         c->heard = tn_now();
@@ -563,7 +563,7 @@ static tn_code fetch(tn_client *c, uint64_t round, uint8_t *block, uint64_t *off
             return code;
         if (f.type != TN_MSG_DATA || f.id != *offset || f.size == 0 || f.size > get.size)
             return fail_link(c, unexpected(&f, "the piece of the model that was asked for", err));
-        code = fail_link(c, tni_link_body(&c->link, block + *offset, f.size, err));
+        code = fail_link(c, tni_chan_body(&c->link, block + *offset, f.size, err));
         if (code == TN_OK)
             *offset += f.size;
     }
@@ -609,7 +609,7 @@ static tn_code put_all(tn_client *c, const uint8_t *delta, uint64_t offset, tn_e
         tn_frame f = {.type = TN_MSG_PUT, .id = offset};
         tn_iov iov = {(void *)(uintptr_t)(delta + offset), n};
 
-        code = fail_link(c, tni_link_send(&c->link, &f, &iov, 1, TNI_PROGRESS_NS, err));
+        code = fail_link(c, tni_chan_send(&c->link, &f, &iov, 1, TNI_PROGRESS_NS, err));
         offset += n;
     }
     return code;
@@ -704,8 +704,8 @@ void tn_client_free(tn_client *c) {
         return;
     if (c->link_ready) {
         if (c->link.conn != NULL)
-            tni_link_send(&c->link, &bye, NULL, 0, TN_SECOND, NULL);
-        tni_link_release(&c->link);
+            tni_chan_send(&c->link, &bye, NULL, 0, TN_SECOND, NULL);
+        tni_chan_release(&c->link);
     }
     tn_msg_welcome_release(&c->welcome);
     tn_key_release(&c->key);

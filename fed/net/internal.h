@@ -14,14 +14,14 @@
 
 #define TNI_PROGRESS_NS (30 * TN_SECOND) /* one frame has to move within that */
 
-typedef struct tni_link tni_link;
+typedef struct tni_chan tni_chan;
 typedef struct tni_op { /* an operation of the transport under way */
-    tni_link *link;
+    tni_chan *link;
     bool busy, done;
     tn_err err;
 } tni_op;
 
-struct tni_link {
+struct tni_chan {
     pthread_mutex_t mutex; /* guards what follows up to `in`; never held across a call into the transport */
     pthread_cond_t wake;
     bool cancelled;
@@ -34,20 +34,20 @@ struct tni_link {
     _Atomic uint64_t sent, received;
 };
 
-tn_code tni_link_init(tni_link *l, const char *url, const tn_tx_opts *opts, tn_err *err);
-void tni_link_release(tni_link *l); /* no call may be under way */
+tn_code tni_chan_init(tni_chan *l, const char *url, const tn_tx_opts *opts, tn_err *err);
+void tni_chan_release(tni_chan *l); /* no call may be under way */
 /* From any thread; everything fails with TN_ECANCELED from then on. */
-void tni_link_cancel(tni_link *l);
-bool tni_link_cancelled(tni_link *l);
+void tni_chan_cancel(tni_chan *l);
+bool tni_chan_cancelled(tni_chan *l);
 /* Sleeps; TN_ECANCELED when cancelled before it is over. */
-tn_code tni_link_pause(tni_link *l, int64_t until, tn_err *err);
-tn_code tni_link_dial(tni_link *l, int64_t timeout_ns, tn_err *err);
-void tni_link_drop(tni_link *l); /* closes the connection, if any */
+tn_code tni_chan_pause(tni_chan *l, int64_t until, tn_err *err);
+tn_code tni_chan_dial(tni_chan *l, int64_t timeout_ns, tn_err *err);
+void tni_chan_drop(tni_chan *l); /* closes the connection, if any */
 /* Fills in f->size from the pieces. */
-tn_code tni_link_send(tni_link *l, tn_frame *f, const tn_iov *body, int n, int64_t timeout_ns, tn_err *err);
+tn_code tni_chan_send(tni_chan *l, tn_frame *f, const tn_iov *body, int n, int64_t timeout_ns, tn_err *err);
 /* Waits for the next header. TN_ETIMEDOUT at the deadline leaves it armed: call again. After any other
  * failure the connection is of no more use. */
-tn_code tni_link_header(tni_link *l, int64_t deadline, tn_frame *out, tn_err *err);
-tn_code tni_link_body(tni_link *l, void *p, size_t n, tn_err *err);
+tn_code tni_chan_header(tni_chan *l, int64_t deadline, tn_frame *out, tn_err *err);
+tn_code tni_chan_body(tni_chan *l, void *p, size_t n, tn_err *err);
 
 #endif

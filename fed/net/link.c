@@ -5,7 +5,7 @@
 
 #include "fed/net/internal.h"
 
-tn_code tni_link_init(tni_link *l, const char *url, const tn_tx_opts *opts, tn_err *err) {
+tn_code tni_chan_init(tni_chan *l, const char *url, const tn_tx_opts *opts, tn_err *err) {
     memset(l, 0, sizeof(*l));
     pthread_mutex_init(&l->mutex, NULL);
     tn_cond_init(&l->wake);
@@ -13,8 +13,8 @@ tn_code tni_link_init(tni_link *l, const char *url, const tn_tx_opts *opts, tn_e
     return tn_tx_dialer_new(&l->dialer, url, opts, err);
 }
 
-void tni_link_release(tni_link *l) {
-    tni_link_drop(l);
+void tni_chan_release(tni_chan *l) {
+    tni_chan_drop(l);
     if (l->dialer != NULL)
         tn_tx_dialer_free(l->dialer);
     l->dialer = NULL;
@@ -34,7 +34,7 @@ static void op_begin(tni_op *op) {
 
 static void op_done(void *arg, const tn_err *err) {
     tni_op *op = arg;
-    tni_link *l = op->link;
+    tni_chan *l = op->link;
 
     pthread_mutex_lock(&l->mutex);
     op->err = *err;
@@ -44,7 +44,7 @@ static void op_done(void *arg, const tn_err *err) {
 }
 
 static void dial_done(void *arg, tn_tx_conn *conn, const tn_err *err) {
-    tni_link *l = arg;
+    tni_chan *l = arg;
 
     pthread_mutex_lock(&l->mutex);
     l->dialed = conn;
@@ -57,7 +57,7 @@ static tn_code cancelled(tn_err *err) { return tn_fail(err, TN_ECANCELED, "the c
 /* Waits for an operation; TN_ETIMEDOUT at the deadline leaves it under way. The transport ends what was
  * begun, by its own time-out or because the connection was closed, so TN_FOREVER is no wait for ever. */
 static tn_code op_wait(tni_op *op, int64_t deadline, tn_err *err) {
-    tni_link *l = op->link;
+    tni_chan *l = op->link;
     tn_code code = TN_OK;
 
     pthread_mutex_lock(&l->mutex);
@@ -77,7 +77,7 @@ static tn_code op_wait(tni_op *op, int64_t deadline, tn_err *err) {
     return code;
 }
 
-void tni_link_cancel(tni_link *l) {
+void tni_chan_cancel(tni_chan *l) {
     tn_tx_conn *conn;
 
     pthread_mutex_lock(&l->mutex);
@@ -92,7 +92,7 @@ void tni_link_cancel(tni_link *l) {
     }
 }
 
-bool tni_link_cancelled(tni_link *l) {
+bool tni_chan_cancelled(tni_chan *l) {
     bool yes;
 
     pthread_mutex_lock(&l->mutex);
@@ -101,7 +101,7 @@ bool tni_link_cancelled(tni_link *l) {
     return yes;
 }
 
-tn_code tni_link_pause(tni_link *l, int64_t until, tn_err *err) {
+tn_code tni_chan_pause(tni_chan *l, int64_t until, tn_err *err) {
     tn_code code = TN_OK;
 
     pthread_mutex_lock(&l->mutex);
@@ -112,11 +112,11 @@ tn_code tni_link_pause(tni_link *l, int64_t until, tn_err *err) {
     return code;
 }
 
-tn_code tni_link_dial(tni_link *l, int64_t timeout_ns, tn_err *err) {
+tn_code tni_chan_dial(tni_chan *l, int64_t timeout_ns, tn_err *err) {
     tn_code code;
 
     assert(l->conn == NULL);
-    if (tni_link_cancelled(l))
+    if (tni_chan_cancelled(l))
         return cancelled(err);
     op_begin(&l->dial);
     tn_tx_dial(l->dialer, timeout_ns, dial_done, l);
@@ -128,11 +128,11 @@ tn_code tni_link_dial(tni_link *l, int64_t timeout_ns, tn_err *err) {
         code = cancelled(err);
     pthread_mutex_unlock(&l->mutex);
     if (code != TN_OK)
-        tni_link_drop(l);
+        tni_chan_drop(l);
     return code;
 }
 
-void tni_link_drop(tni_link *l) {
+void tni_chan_drop(tni_chan *l) {
     tn_tx_conn *conn;
 
     pthread_mutex_lock(&l->mutex);
@@ -147,7 +147,7 @@ void tni_link_drop(tni_link *l) {
     tn_tx_conn_unref(conn);
 }
 
-tn_code tni_link_send(tni_link *l, tn_frame *f, const tn_iov *body, int n, int64_t timeout_ns, tn_err *err) {
+tn_code tni_chan_send(tni_chan *l, tn_frame *f, const tn_iov *body, int n, int64_t timeout_ns, tn_err *err) {
     tn_code code;
 
     f->size = 0;
@@ -161,7 +161,7 @@ tn_code tni_link_send(tni_link *l, tn_frame *f, const tn_iov *body, int n, int64
     return code;
 }
 
-tn_code tni_link_header(tni_link *l, int64_t deadline, tn_frame *out, tn_err *err) {
+tn_code tni_chan_header(tni_chan *l, int64_t deadline, tn_frame *out, tn_err *err) {
     tn_code code;
 
     if (!l->recv.busy) {
@@ -176,7 +176,7 @@ tn_code tni_link_header(tni_link *l, int64_t deadline, tn_frame *out, tn_err *er
     return TN_OK;
 }
 
-tn_code tni_link_body(tni_link *l, void *p, size_t n, tn_err *err) {
+tn_code tni_chan_body(tni_chan *l, void *p, size_t n, tn_err *err) {
     tn_iov iov = {p, n};
     tn_code code;
 
