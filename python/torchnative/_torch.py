@@ -8,3 +8,10 @@ def tensor_ready():
     import torch
 
     _tn.set_dtypes({getattr(torch, name): number for name, number in _tn.DTYPES.items() if hasattr(torch, name)})
+
+
+def torch_dtype(number):
+    """torch's dtype for the native module's number of it."""
+    import torch
+
+    return getattr(torch, next(name for name, known in _tn.DTYPES.items() if known == number))

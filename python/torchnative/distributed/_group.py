@@ -177,7 +177,9 @@ class ProcessGroupTN(dist.ProcessGroup):
             works = [works]
         record = None
         if _profiler_enabled():
-            record = torch._C._profiler._RecordFunctionFast(f"{self.getBackendName()}:{name}", tensors if inputs is None else inputs)
+            # The prefix is the name by which torch knows the group, which its tools look for.
+            backend = dist.get_backend(self) if self in dist.distributed_c10d._world.pg_map else BACKEND
+            record = torch._C._profiler._RecordFunctionFast(f"{backend}:{name}", list(tensors if inputs is None else inputs))
         return WorkTN(works, tensors, name, record)
 
     def _call_timeout(self, opts, timeout=None):

@@ -40,15 +40,20 @@ class WorkTN(dist._Work):
         self._tensors = tensors
         self._name = name
         self._plain = self._typed = None
+        self._record = record
         if record is not None:
-            # Left by whoever sees the end, so that the event spans the operation and not only its call.
+            # Left by the thread that sees the end, so that the event spans the operation and shows as asynchronous.
             record.__enter__()
             self._plain = self._pending()
-            self._plain.add_done_callback(lambda _: record.__exit__(None, None, None))
 
     def wait(self, timeout=None):
         """Until it is done. c10d's meaning of the time-out: None and 0 are for ever (the operation has the group's own)."""
-        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        self._wait(timeout.total_seconds() if timeout is not None else 0.0)
+        if self._record is not None:
+            self._plain.wait()  # or the profiler might end before the event does
+        return True
+
+    def _wait(self, seconds):
         try:
             if seconds > 0:
                 deadline = time.monotonic() + seconds
@@ -59,7 +64,6 @@ class WorkTN(dist._Work):
                     work.wait()
         except (_tn.PeerError, TimeoutError) as error:
             raise translated(error) from error
-        return True
 
     def synchronize(self):
         self.wait()
@@ -122,7 +126,10 @@ class WorkTN(dist._Work):
         base = torch.futures.Future()
 
         def outcome(_):
-            self.wait()  # all of them are done: raises what they ended with
+            if self._record is not None:
+                self._record.__exit__(None, None, None)
+                self._record = None
+            self._wait(0.0)  # all of them are done: raises what they ended with
             return self._tensors
 
         future = base.then(outcome)

@@ -252,9 +252,15 @@ class Engine:
 
         if self.group is None and not (dist.is_available() and dist.is_initialized()):
             return _tn.Group(None, 0, 1)
-        from torchnative.distributed import native_group
+        from torchnative.distributed import ProcessGroupTN
 
-        return native_group(self.group)
+        group = dist.group.WORLD if self.group is None else self.group
+        if not isinstance(group, ProcessGroupTN):
+            raise ValueError(
+                f"the process group has backend {dist.get_backend(group)}; the Engine's aggregation runs in torchnative's own "
+                'collectives: init_process_group("tn"), or pass group=torch.distributed.new_group(backend="tn")'
+            )
+        return group._group
 
     def _agree(self, channel) -> None:
         """The server's word holds; an explicit difference here is an error that names both."""
