@@ -1,0 +1,1105 @@
+/* One rank of a test of process groups: test_dist starts as many of these as the world has ranks.
+ *
+ *   dist_rank mode=NAME store=file:PATH|tcp:PORT rank=R size=N [transport=tcp] [segment=B] [small=B] [timeout=MS]
+ *             [victim=R] [which=CASE] [cert=F key=F ca=F]
+ *
+ * Exit code 0: everything was as it should be; 1: the reason is on standard error. */
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "dist/dist.h"
+
+#define MAX_RANKS 16
+
+static struct options {
+    const char *mode, *store, *transport;
+    int rank, size, victim, which;
+    size_t segment, small;
+    int64_t timeout;
+    tn_tx_opts tls;
+} opt = {.transport = "tcp", .timeout = 60 * TN_SECOND, .victim = -1};
+
+static tn_store store;
+static tn_pg *g;
+
+static void die(const char *fmt, ...) TN_PRINTF(1, 2) __attribute__((noreturn));
+static void die(const char *fmt, ...) {
+    char text[1200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "%s, %s, rank %d of %d: %s\n", opt.mode, opt.transport, opt.rank, opt.size, text);
+    _exit(1);
+}
+
+static void need(tn_code code, const tn_err *err) {
+    if (code != TN_OK)
+        die("%s: %s", tn_code_name(code), err->msg);
+}
+
+/* ---- Store: gates and values between the ranks ---- */
+
+static void open_store(void) {
+    tn_err err = TN_ERR_INIT;
+
+    if (strncmp(opt.store, "file:", 5) == 0)
+        need(tn_store_file(&store, opt.store + 5, "test", &err), &err);
+    else
+        need(tn_store_tcp(&store, "127.0.0.1", (int)strtol(opt.store + 4, NULL, 10), false, opt.timeout, &err), &err);
+}
+
+static void put(const char *key, const void *p, size_t n) {
+    tn_err err = TN_ERR_INIT;
+
+    need(store.set(store.arg, key, p, n, &err), &err);
+}
+
+static void wait_for(const char *key) {
+    tn_err err = TN_ERR_INIT;
+    uint8_t *p;
+    size_t n;
+
+    need(store.get(store.arg, key, opt.timeout, &p, &n, &err), &err);
+    free(p);
+}
+
+/* All `size` ranks have got here. Not a barrier of the group, so that streams stay as they are. */
+static void gate(const char *name) {
+    char key[80];
+    int r;
+
+    snprintf(key, sizeof(key), "gate/%s/%d", name, opt.rank);
+    put(key, "1", 1);
+    for (r = 0; r < opt.size; r++) {
+        snprintf(key, sizeof(key), "gate/%s/%d", name, r);
+        wait_for(key);
+    }
+}
+
+static tn_pg *make_group(const char *name, tn_err *err, tn_code *code) {
+    tn_pg_opts o = {.name = name, .transport = opt.transport, .tls = opt.tls, .timeout_ns = opt.timeout,
+                    .segment = opt.segment, .small_max = opt.small};
+    tn_pg *out = NULL;
+
+    *code = tn_pg_new(&out, &store, opt.rank, opt.size, &o, err);
+    return out;
+}
+
+/* The work is passed by address: arguments are evaluated in any order. */
+static tn_code finish(tn_code issued, tn_work **work, tn_err *err) {
+    tn_code code = issued;
+    tn_work *w = *work;
+
+    if (issued == TN_OK) {
+        code = tn_work_wait(w, opt.timeout + 20 * TN_SECOND, err);
+        tn_work_unref(w);
+    } else if (w != NULL) {
+        die("a refused call left a work behind");
+    }
+    return code;
+}
+
+/* ---- Values: differ by rank, element and place; small, so that sums stay exact where they can ---- */
+
+static unsigned value(int rank, size_t i, unsigned salt) {
+    return (unsigned)((i * 2654435761u) >> 7) % 11 + (unsigned)rank * 3 + salt % 5;
+}
+
+static void fill(uint8_t *p, tn_dtype d, size_t n, int rank, unsigned salt) {
+    size_t i, es = tn_dtype_size(d);
+
+    for (i = 0; i < n; i++, p += es) {
+        unsigned v = value(rank, i, salt);
+        float f = (float)v * 0.75f + 0.125f;
+        double x = (double)f;
+        float c[2] = {f, -f};
+        double z[2] = {x, -x};
+        uint16_t half = (uint16_t)(0x3800 + v * 37), brain = (uint16_t)(0x3f80 + v * 3);
+
+        switch (d) {
+        case TN_BOOL:
+            *p = v % 3 == 0;
+            break;
+        case TN_F16:
+            memcpy(p, &half, 2);
+            break;
+        case TN_BF16:
+            memcpy(p, &brain, 2);
+            break;
+        case TN_F32:
+            memcpy(p, &f, 4);
+            break;
+        case TN_F64:
+            memcpy(p, &x, 8);
+            break;
+        case TN_C64:
+            memcpy(p, c, 8);
+            break;
+        case TN_C128:
+            memcpy(p, z, 16);
+            break;
+        case TN_F8_E4M3:
+        case TN_F8_E5M2:
+        case TN_F8_E4M3FNUZ:
+        case TN_F8_E5M2FNUZ:
+        case TN_F8_E8M0:
+            *p = (uint8_t)(0x20 + v % 24);
+            break;
+        default: { /* integers; the sign too where there is one */
+            int64_t s = (int64_t)v - (tn_dtype_size(d) > 1 ? 7 : 0);
+            uint8_t bytes[8];
+
+            memcpy(bytes, &s, 8);
+            memcpy(p, bytes, es); /* little-endian */
+        }
+        }
+    }
+}
+
+/* What `op` over all ranks' values gives. */
+static void expect_reduced(uint8_t *out, tn_op op, tn_dtype d, size_t n, unsigned salt, const double *weights) {
+    const void *src[MAX_RANKS];
+    uint8_t *all[MAX_RANKS];
+    int r;
+
+    for (r = 0; r < opt.size; r++) {
+        src[r] = all[r] = malloc(n * tn_dtype_size(d) + 1);
+        fill(all[r], d, n, r, salt);
+    }
+    if (n > 0)
+        tn_k_reduce(op, d, out, src, weights, (size_t)opt.size, n);
+    for (r = 0; r < opt.size; r++)
+        free(all[r]);
+}
+
+static uint64_t digest = 14695981039346656037u;
+
+static void hash(const void *p, size_t n) {
+    const uint8_t *b = p;
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        digest = (digest ^ b[i]) * 1099511628211u;
+}
+
+static void same(const char *what, tn_dtype d, size_t n, const void *got, const void *want) {
+    size_t es = tn_dtype_size(d), i;
+
+    for (i = 0; i < n; i++)
+        if (memcmp((const uint8_t *)got + i * es, (const uint8_t *)want + i * es, es) != 0)
+            die("%s of %zu %s: element %zu is wrong", what, n, tn_dtype_name(d), i);
+}
+
+/* ---- Layouts: each is the same values in another arrangement, with guard bytes in the gaps ---- */
+
+typedef enum layout { PACKED, COLUMN, REVERSED_ROWS, LAYOUTS } layout;
+
+typedef struct block {
+    uint8_t *store;
+    size_t bytes;
+    tn_tensor t;
+} block;
+
+static block block_new(tn_dtype d, size_t n, layout how) {
+    block b = {0};
+    size_t es = tn_dtype_size(d);
+    int64_t shape[2] = {(int64_t)n, 1}, stride[2] = {2, 1};
+    tn_err err = TN_ERR_INIT;
+    int64_t first = 0;
+
+    b.bytes = (2 * n + 2) * es;
+    b.store = malloc(b.bytes);
+    memset(b.store, 0x5a, b.bytes);
+    if (how == PACKED) {
+        need(tn_tensor_init(&b.t, b.store, (int)d, 1, shape, &err), &err);
+        return b;
+    }
+    if (how == REVERSED_ROWS && n > 0) { /* negative strides, as numpy makes them */
+        stride[0] = -2;
+        first = 2 * (int64_t)(n - 1);
+    }
+    need(tn_tensor_init_strided(&b.t, b.store + (size_t)first * es, (int)d, 2, shape, stride, &err), &err);
+    return b;
+}
+
+static void block_fill(block *b, int rank, unsigned salt) {
+    size_t n = (size_t)tn_tensor_numel(&b->t);
+    uint8_t *p = malloc(tn_tensor_nbytes(&b->t) + 1);
+
+    fill(p, b->t.dtype, n, rank, salt);
+    tn_tensor_unpack(&b->t, p);
+    free(p);
+}
+
+static void block_same(const char *what, const block *b, const void *want) {
+    size_t n = (size_t)tn_tensor_numel(&b->t), bytes = tn_tensor_nbytes(&b->t), es = tn_dtype_size(b->t.dtype), i;
+    uint8_t *p = malloc(bytes + 1);
+
+    tn_tensor_pack(&b->t, p);
+    same(what, b->t.dtype, n, p, want);
+    free(p);
+    for (i = tn_tensor_contiguous(&b->t) && b->t.ndim == 1 ? bytes : es; i < b->bytes; i++) {
+        size_t element = i / es;
+
+        if (b->t.ndim == 2 && element % 2 == 0 && element < 2 * n)
+            continue; /* a part of the view */
+        if (b->store[i] != 0x5a)
+            die("%s: byte %zu outside the view was written", what, i);
+    }
+}
+
+/* ---- Every operation ---- */
+
+static tn_pg_call weight_call(tn_op op, int rank) {
+    return (tn_pg_call){.weight = op == TN_WMEAN ? (double)(rank * 2 + (opt.size == 1)) : 0.5 + rank};
+}
+
+static void check_allreduce(tn_op op, tn_dtype d, size_t n, layout how) {
+    double weights[MAX_RANKS];
+    tn_pg_call call = weight_call(op, opt.rank);
+    block b = block_new(d, n, how);
+    uint8_t *want = malloc(n * tn_dtype_size(d) + 1);
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    char what[80];
+    int r;
+
+    for (r = 0; r < opt.size; r++)
+        weights[r] = weight_call(op, r).weight;
+    snprintf(what, sizeof(what), "allreduce %s, layout %d", tn_op_name(op), (int)how);
+    block_fill(&b, opt.rank, (unsigned)n);
+    expect_reduced(want, op, d, n, (unsigned)n, weights);
+    need(finish(tn_pg_allreduce(g, &b.t, 1, op, &call, &w, &err), &w, &err), &err);
+    block_same(what, &b, want);
+    hash(want, n * tn_dtype_size(d));
+    free(want);
+    free(b.store);
+}
+
+static void check_reduce(tn_op op, tn_dtype d, size_t n, layout how, int root) {
+    double weights[MAX_RANKS];
+    tn_pg_call call = weight_call(op, opt.rank);
+    block b = block_new(d, n, how);
+    uint8_t *want = malloc(n * tn_dtype_size(d) + 1);
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int r;
+
+    for (r = 0; r < opt.size; r++)
+        weights[r] = weight_call(op, r).weight;
+    block_fill(&b, opt.rank, 3);
+    if (opt.rank == root)
+        expect_reduced(want, op, d, n, 3, weights);
+    else
+        fill(want, d, n, opt.rank, 3); /* input only */
+    need(finish(tn_pg_reduce(g, &b.t, 1, root, op, &call, &w, &err), &w, &err), &err);
+    block_same("reduce", &b, want);
+    free(want);
+    free(b.store);
+}
+
+static void check_broadcast(tn_dtype d, size_t n, layout how, int root) {
+    block b = block_new(d, n, how);
+    uint8_t *want = malloc(n * tn_dtype_size(d) + 1);
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+
+    block_fill(&b, opt.rank, 9);
+    fill(want, d, n, root, 9);
+    need(finish(tn_pg_broadcast(g, &b.t, 1, root, NULL, &w, &err), &w, &err), &err);
+    block_same("broadcast", &b, want);
+    free(want);
+    free(b.store);
+}
+
+/* How many elements rank `to` gets from rank `from`. Uneven, with empty ones. */
+static size_t part(size_t n, int from, int to) { return n == 0 ? 0 : n + (size_t)(from * 5 + to * 3) % 7 - n % 2; }
+
+static void check_allgather(tn_dtype d, size_t n, layout how) {
+    block in = block_new(d, part(n, opt.rank, 0), how), out[MAX_RANKS];
+    tn_tensor views[MAX_RANKS];
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int r;
+
+    block_fill(&in, opt.rank, 1);
+    for (r = 0; r < opt.size; r++) {
+        out[r] = block_new(d, part(n, r, 0), (layout)(((unsigned)how + (unsigned)r) % LAYOUTS));
+        views[r] = out[r].t;
+    }
+    need(finish(tn_pg_allgather(g, &in.t, views, NULL, &w, &err), &w, &err), &err);
+    for (r = 0; r < opt.size; r++) {
+        uint8_t *want = malloc(tn_tensor_nbytes(&views[r]) + 1);
+
+        fill(want, d, part(n, r, 0), r, 1);
+        block_same("allgather", &out[r], want);
+        hash(want, tn_tensor_nbytes(&views[r]));
+        free(want);
+        free(out[r].store);
+    }
+    free(in.store);
+}
+
+static void check_reduce_scatter(tn_op op, tn_dtype d, size_t n, layout how) {
+    double weights[MAX_RANKS];
+    tn_pg_call call = weight_call(op, opt.rank);
+    block in[MAX_RANKS], out = block_new(d, part(n, 0, opt.rank), how);
+    tn_tensor views[MAX_RANKS];
+    uint8_t *want = malloc(tn_tensor_nbytes(&out.t) + 1);
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int r;
+
+    for (r = 0; r < opt.size; r++) {
+        weights[r] = weight_call(op, r).weight;
+        in[r] = block_new(d, part(n, 0, r), (layout)(((unsigned)how + (unsigned)r) % LAYOUTS));
+        block_fill(&in[r], opt.rank, 20 + (unsigned)r);
+        views[r] = in[r].t;
+    }
+    expect_reduced(want, op, d, part(n, 0, opt.rank), 20 + (unsigned)opt.rank, weights);
+    need(finish(tn_pg_reduce_scatter(g, views, &out.t, op, &call, &w, &err), &w, &err), &err);
+    block_same("reduce_scatter", &out, want);
+    for (r = 0; r < opt.size; r++)
+        free(in[r].store);
+    free(want);
+    free(out.store);
+}
+
+static void check_gather(tn_dtype d, size_t n, layout how, int root) {
+    block in = block_new(d, part(n, opt.rank, 0), how), out[MAX_RANKS];
+    tn_tensor views[MAX_RANKS];
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int r;
+
+    block_fill(&in, opt.rank, 4);
+    for (r = 0; r < opt.size; r++) {
+        out[r] = block_new(d, part(n, r, 0), how);
+        views[r] = out[r].t;
+    }
+    need(finish(tn_pg_gather(g, &in.t, opt.rank == root ? views : NULL, root, NULL, &w, &err), &w, &err), &err);
+    for (r = 0; r < opt.size; r++) {
+        uint8_t *want = malloc(tn_tensor_nbytes(&views[r]) + 1);
+
+        fill(want, d, part(n, r, 0), r, 4);
+        if (opt.rank == root)
+            block_same("gather", &out[r], want);
+        free(want);
+        free(out[r].store);
+    }
+    free(in.store);
+}
+
+static void check_scatter(tn_dtype d, size_t n, layout how, int root) {
+    block in[MAX_RANKS], out = block_new(d, part(n, 0, opt.rank), how);
+    tn_tensor views[MAX_RANKS];
+    uint8_t *want = malloc(tn_tensor_nbytes(&out.t) + 1);
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int r;
+
+    for (r = 0; r < opt.size; r++) {
+        in[r] = block_new(d, part(n, 0, r), how);
+        block_fill(&in[r], root, 30 + (unsigned)r);
+        views[r] = in[r].t;
+    }
+    fill(want, d, part(n, 0, opt.rank), root, 30 + (unsigned)opt.rank);
+    need(finish(tn_pg_scatter(g, opt.rank == root ? views : NULL, &out.t, root, NULL, &w, &err), &w, &err), &err);
+    block_same("scatter", &out, want);
+    for (r = 0; r < opt.size; r++)
+        free(in[r].store);
+    free(want);
+    free(out.store);
+}
+
+static void check_alltoall(tn_dtype d, size_t n, layout how) {
+    block in[MAX_RANKS], out[MAX_RANKS];
+    tn_tensor from[MAX_RANKS], to[MAX_RANKS];
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int r;
+
+    for (r = 0; r < opt.size; r++) {
+        in[r] = block_new(d, part(n, opt.rank, r), how);
+        out[r] = block_new(d, part(n, r, opt.rank), how);
+        block_fill(&in[r], opt.rank, 40 + (unsigned)r);
+        from[r] = in[r].t;
+        to[r] = out[r].t;
+    }
+    need(finish(tn_pg_alltoall(g, from, to, NULL, &w, &err), &w, &err), &err);
+    for (r = 0; r < opt.size; r++) {
+        uint8_t *want = malloc(tn_tensor_nbytes(&to[r]) + 1);
+
+        fill(want, d, part(n, r, opt.rank), r, 40 + (unsigned)opt.rank);
+        block_same("alltoall", &out[r], want);
+        free(want);
+        free(in[r].store);
+        free(out[r].store);
+    }
+}
+
+static void barrier(void) {
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+
+    need(finish(tn_pg_barrier(g, NULL, &w, &err), &w, &err), &err);
+}
+
+/* Lists are one operation over several tensors. */
+static void check_lists(void) {
+    static const size_t counts[] = {5, 0, 1000, 1, 77};
+    enum { N = sizeof(counts) / sizeof(counts[0]) };
+    block b[N];
+    tn_tensor views[N];
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    size_t i;
+    int pass;
+
+    for (pass = 0; pass < 2; pass++) {
+        for (i = 0; i < N; i++) {
+            b[i] = block_new(TN_F32, counts[i], (layout)(i % LAYOUTS));
+            block_fill(&b[i], opt.rank, 50 + (unsigned)i);
+            views[i] = b[i].t;
+        }
+        need(finish(pass == 0 ? tn_pg_allreduce(g, views, N, TN_SUM, NULL, &w, &err)
+                              : tn_pg_broadcast(g, views, N, opt.size - 1, NULL, &w, &err),
+                    &w, &err),
+             &err);
+        for (i = 0; i < N; i++) {
+            uint8_t *want = malloc(counts[i] * 4 + 1);
+
+            if (pass == 0)
+                expect_reduced(want, TN_SUM, TN_F32, counts[i], 50 + (unsigned)i, NULL);
+            else
+                fill(want, TN_F32, counts[i], opt.size - 1, 50 + (unsigned)i);
+            block_same("list", &b[i], want);
+            free(want);
+            free(b[i].store);
+        }
+    }
+}
+
+/* Many operations issued before any is waited for, which then complete in order. */
+static void check_queue(void) {
+    enum { N = 40 };
+    static int64_t x[N][3];
+    tn_work *w[N];
+    tn_err err = TN_ERR_INIT;
+    uint64_t before = tn_pg_sequence(g);
+    int i, r;
+
+    for (i = 0; i < N; i++) {
+        tn_tensor t = tn_tensor_flat(x[i], TN_I64, 3);
+
+        x[i][0] = i;
+        x[i][1] = opt.rank;
+        x[i][2] = i * opt.rank;
+        need(tn_pg_allreduce(g, &t, 1, TN_SUM, NULL, &w[i], &err), &err);
+    }
+    if (tn_pg_sequence(g) != before + N)
+        die("%d operations moved the sequence from %" PRIu64 " to %" PRIu64, N, before, tn_pg_sequence(g));
+    for (i = N; i-- > 0;) {
+        int64_t ranks = 0;
+
+        need(finish(TN_OK, &w[i], &err), &err);
+        for (r = 0; r < opt.size; r++)
+            ranks += r;
+        if (x[i][0] != (int64_t)i * opt.size || x[i][1] != ranks || x[i][2] != i * ranks)
+            die("operation %d of the queue gave %" PRId64 " %" PRId64 " %" PRId64, i, x[i][0], x[i][1], x[i][2]);
+    }
+}
+
+/* The cases of CASES.md by their numbers. */
+static void check_cases(void) {
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int r;
+
+    { /* 16: empty tensors, then a real one */
+        int64_t shape[3] = {1, 0, 2};
+        float ones[2] = {1, 1};
+        tn_tensor empty, outs[MAX_RANKS], t = tn_tensor_flat(ones, TN_F32, 2);
+
+        need(tn_tensor_init(&empty, NULL, TN_F32, 3, shape, &err), &err);
+        for (r = 0; r < opt.size; r++)
+            outs[r] = empty;
+        need(finish(tn_pg_allreduce(g, &empty, 1, TN_SUM, NULL, &w, &err), &w, &err), &err);
+        need(finish(tn_pg_allgather(g, &empty, outs, NULL, &w, &err), &w, &err), &err);
+        need(finish(tn_pg_broadcast(g, &empty, 1, 0, NULL, &w, &err), &w, &err), &err);
+        need(finish(tn_pg_allreduce(g, &t, 1, TN_SUM, NULL, &w, &err), &w, &err), &err);
+        if (ones[0] != (float)opt.size || ones[1] != (float)opt.size)
+            die("after empty tensors, the sum of ones is %g", (double)ones[0]);
+    }
+    if (opt.size == 2) { /* 17: rank 0 holds 7 and 8 and keeps one; rank 1 has nothing to send */
+        float mine[2] = {7, 8}, got = 0;
+        tn_tensor in[2], out[2];
+
+        in[0] = in[1] = out[0] = out[1] = tn_tensor_flat(NULL, TN_F32, 0);
+        out[0] = tn_tensor_flat(&got, TN_F32, 1);
+        if (opt.rank == 0) {
+            in[0] = tn_tensor_flat(&mine[0], TN_F32, 1);
+            in[1] = tn_tensor_flat(&mine[1], TN_F32, 1);
+        }
+        need(finish(tn_pg_alltoall(g, in, out, NULL, &w, &err), &w, &err), &err);
+        if (got != (opt.rank == 0 ? 7.0f : 8.0f))
+            die("alltoall with an empty sender gave %g", (double)got);
+    }
+    if (opt.size == 2 || opt.size == 3) { /* 18: AVG */
+        float x[4], k = (float)(opt.rank + 1);
+        float want = opt.size == 2 ? 1.5f : 2.0f;
+        tn_tensor t = tn_tensor_flat(x, TN_F32, 4);
+        int i;
+
+        for (i = 0; i < 4; i++)
+            x[i] = k * 2.0f * (float)(i + 1);
+        need(finish(tn_pg_allreduce(g, &t, 1, TN_AVG, NULL, &w, &err), &w, &err), &err);
+        for (i = 0; i < 4; i++)
+            if (x[i] != want * 2.0f * (float)(i + 1))
+                die("AVG gave %g at %d", (double)x[i], i);
+    }
+    { /* 2: bfloat16 is reduced in float32 and rounded once: 256 + 1 + 1 (+ ...) is not 256 */
+        uint16_t x = opt.rank == 0 ? 0x4380 : 0x3f80; /* 256; 1 */
+        float sum = 256.0f + (float)(opt.size - 1), got;
+        uint32_t bits, wide;
+        tn_tensor t = tn_tensor_flat(&x, TN_BF16, 1);
+
+        need(finish(tn_pg_allreduce(g, &t, 1, TN_SUM, NULL, &w, &err), &w, &err), &err);
+        wide = (uint32_t)x << 16;
+        memcpy(&got, &wide, 4);
+        memcpy(&bits, &sum, 4);
+        bits = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+        if (x != bits)
+            die("the sum of bfloat16 is %g, not %g rounded once", (double)got, (double)sum);
+    }
+}
+
+/* Every rank gets the same error, and the group goes on. */
+static void check_refusals(void) {
+    float x[2] = {1, 2};
+    tn_tensor t = tn_tensor_flat(x, TN_F32, 2), none[MAX_RANKS];
+    tn_pg_call zero = {.weight = 0}, bad = {.weight = opt.rank == opt.size - 1 ? -1.0 : 1.0};
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    char name[32];
+    int r;
+
+    if (finish(tn_pg_allreduce(g, &t, 1, TN_WMEAN, &zero, &w, &err), &w, &err) != TN_EINVAL)
+        die("weights that are all zero were not refused: %s", err.msg);
+    snprintf(name, sizeof(name), "rank %d is -1", opt.size - 1);
+    if (finish(tn_pg_allreduce(g, &t, 1, TN_WMEAN, &bad, &w, &err), &w, &err) != TN_EINVAL ||
+        strstr(err.msg, name) == NULL)
+        die("a negative weight was not refused by name: %s", err.msg);
+    if (tn_pg_allreduce(g, &t, 1, TN_BAND, NULL, &w, &err) == TN_OK)
+        die("BAND of float32 was accepted");
+    if (tn_pg_broadcast(g, &t, 1, opt.size, NULL, &w, &err) != TN_EINVAL)
+        die("a root outside the group was accepted");
+    for (r = 0; r < opt.size; r++)
+        none[r] = tn_tensor_flat(x, TN_F32, 1);
+    if (tn_pg_allgather(g, &t, none, NULL, &w, &err) != TN_ESHAPE)
+        die("an output of another size was accepted");
+    if (tn_pg_send(g, &t, opt.rank, 0, NULL, &w, &err) != TN_EINVAL)
+        die("a message to oneself was accepted");
+    if (tn_pg_allreduce(g, &t, 0, TN_SUM, NULL, &w, &err) != TN_EINVAL)
+        die("an empty list was accepted");
+    if (x[0] != 1 || x[1] != 2)
+        die("a refused operation wrote");
+    barrier();
+}
+
+static void compare_digests(void) {
+    char key[60];
+    tn_err err = TN_ERR_INIT;
+    uint8_t *p;
+    size_t n;
+    int r;
+
+    snprintf(key, sizeof(key), "digest/%d", opt.rank);
+    put(key, &digest, sizeof(digest));
+    for (r = 0; r < opt.size; r++) {
+        snprintf(key, sizeof(key), "digest/%d", r);
+        need(store.get(store.arg, key, opt.timeout, &p, &n, &err), &err);
+        if (n != sizeof(digest) || memcmp(p, &digest, n) != 0)
+            die("rank %d ended with other bits", r);
+        free(p);
+    }
+}
+
+static void mode_grid(void) {
+    static const size_t counts[] = {0, 1, 3, 1000, 100003};
+    size_t c;
+    int d, o, root;
+
+    for (c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
+        size_t n = counts[c];
+        bool big = n > 1000;
+
+        if (big && opt.segment != 0 && opt.segment < 4096)
+            continue; /* tiny segments are for edges */
+        for (d = 0; d < TN_DTYPE_COUNT; d++) {
+            layout how = (layout)((d + (int)c) % LAYOUTS);
+
+            if (big && d != TN_F32 && d != TN_BF16 && d != TN_I64 && d != TN_U8)
+                continue;
+            root = (d + (int)c) % opt.size;
+            for (o = 0; o < TN_OP_COUNT; o++) {
+                tn_op op = (tn_op)o;
+
+                if (!tn_k_reduce_supported(op, (tn_dtype)d) || (big && op != TN_SUM && op != TN_WMEAN))
+                    continue;
+                check_allreduce(op, (tn_dtype)d, n, o == TN_SUM ? PACKED : how);
+                check_reduce(op, (tn_dtype)d, n, how, root);
+                check_reduce_scatter(op, (tn_dtype)d, n, how);
+            }
+            check_broadcast((tn_dtype)d, n, how, root);
+            check_allgather((tn_dtype)d, n, how);
+            check_gather((tn_dtype)d, n, how, root);
+            check_scatter((tn_dtype)d, n, how, root);
+            check_alltoall((tn_dtype)d, n, how);
+        }
+        barrier();
+    }
+    for (root = 0; root < opt.size; root++) { /* 1: a column of a matrix, each root */
+        check_broadcast(TN_F64, 1000, COLUMN, root);
+        check_reduce(TN_SUM, TN_F64, 1000, COLUMN, root);
+        check_scatter(TN_F64, 1000, COLUMN, root);
+    }
+    check_lists();
+    check_queue();
+    check_cases();
+    check_refusals();
+    compare_digests();
+}
+
+/* ---- Point to point ---- */
+
+static void mode_p2p(void) {
+    int next = (opt.rank + 1) % opt.size, prev = (opt.rank + opt.size - 1) % opt.size, r, from = -2;
+    tn_work *s[6], *w[MAX_RANKS];
+    tn_err err = TN_ERR_INIT;
+    int i;
+
+    if (opt.size == 1)
+        return;
+    for (i = 0; i < 6; i++) { /* a ring, large and small, strided and not, received in another order of tags */
+        static const size_t counts[] = {1, 0, 200003, 5, 1000, 70000};
+        block out = block_new(TN_F32, counts[i], (layout)(i % LAYOUTS)), in = block_new(TN_F32, counts[i], COLUMN);
+        uint8_t *want = malloc(counts[i] * 4 + 1);
+
+        block_fill(&out, opt.rank, (unsigned)i);
+        fill(want, TN_F32, counts[i], prev, (unsigned)i);
+        need(tn_pg_send(g, &out.t, next, 7, NULL, &s[0], &err), &err);
+        need(tn_pg_send(g, &out.t, next, 8, NULL, &s[1], &err), &err);
+        need(finish(tn_pg_recv(g, &in.t, prev, 8, NULL, NULL, &w[0], &err), &w[0], &err), &err);
+        block_same("receive", &in, want);
+        need(finish(tn_pg_recv(g, &in.t, prev, 7, &from, NULL, &w[0], &err), &w[0], &err), &err);
+        block_same("receive", &in, want);
+        if (from != prev)
+            die("the source is %d, not %d", from, prev);
+        need(finish(TN_OK, &s[0], &err), &err);
+        need(finish(TN_OK, &s[1], &err), &err);
+        free(want);
+        free(in.store);
+        free(out.store);
+    }
+    { /* messages of one tag keep their order, issued first on either side */
+        int32_t x[6], y[6];
+
+        for (i = 0; i < 6; i++) {
+            tn_tensor t = tn_tensor_flat(&x[i], TN_I32, 1), u = tn_tensor_flat(&y[i], TN_I32, 1);
+
+            x[i] = opt.rank * 100 + i;
+            if (opt.rank % 2 == 0)
+                need(tn_pg_send(g, &t, next, 1, NULL, &s[i], &err), &err);
+            need(tn_pg_recv(g, &u, prev, 1, NULL, NULL, &w[i], &err), &err);
+            if (opt.rank % 2 != 0)
+                need(tn_pg_send(g, &t, next, 1, NULL, &s[i], &err), &err);
+        }
+        for (i = 0; i < 6; i++) {
+            need(finish(TN_OK, &s[i], &err), &err);
+            need(finish(TN_OK, &w[i], &err), &err);
+            if (y[i] != prev * 100 + i)
+                die("message %d of a tag is %d", i, y[i]);
+        }
+    }
+    if (opt.rank == 0) { /* any source: each of the others once */
+        bool seen[MAX_RANKS] = {false};
+        int sources[MAX_RANKS];
+        int64_t x[MAX_RANKS];
+
+        for (r = 1; r < opt.size; r++) {
+            tn_tensor t = tn_tensor_flat(&x[r], TN_I64, 1);
+
+            need(tn_pg_recv(g, &t, -1, 3, &sources[r], NULL, &w[r], &err), &err);
+        }
+        for (r = 1; r < opt.size; r++) {
+            need(finish(TN_OK, &w[r], &err), &err);
+            if (sources[r] < 1 || sources[r] >= opt.size || seen[sources[r]] || x[r] != 1000 + sources[r])
+                die("any source: %" PRId64 " came from %d", x[r], sources[r]);
+            seen[sources[r]] = true;
+        }
+    } else {
+        int64_t x = 1000 + opt.rank;
+        tn_tensor t = tn_tensor_flat(&x, TN_I64, 1);
+
+        need(finish(tn_pg_send(g, &t, 0, 3, NULL, &s[0], &err), &s[0], &err), &err);
+    }
+    barrier(); /* independent of the collectives */
+    if (opt.rank < 2) { /* sizes differ: both ends fail by name, and the group goes on */
+        int32_t x[3] = {0};
+        tn_tensor t = tn_tensor_flat(x, TN_I32, opt.rank == 0 ? 3 : 2);
+        tn_code code = opt.rank == 0 ? tn_pg_send(g, &t, 1, 5, NULL, &s[0], &err)
+                                     : tn_pg_recv(g, &t, 0, 5, NULL, NULL, &s[0], &err);
+
+        code = finish(code, &s[0], &err);
+        if (code != TN_ESHAPE || strstr(err.msg, opt.rank == 0 ? "8 bytes" : "12 bytes") == NULL)
+            die("messages of 12 and 8 bytes met: %s", err.msg);
+    }
+    { /* nothing comes: a time-out, and the next one works */
+        int32_t x = opt.rank, y = -1;
+        tn_tensor t = tn_tensor_flat(&x, TN_I32, 1), u = tn_tensor_flat(&y, TN_I32, 1);
+        tn_pg_call soon = {.timeout_ns = 100 * TN_MS};
+
+        if (finish(tn_pg_recv(g, &u, prev, 99, NULL, &soon, &w[0], &err), &w[0], &err) != TN_ETIMEDOUT)
+            die("a receive of nothing did not time out");
+        if (finish(tn_pg_send(g, &t, next, 98, &soon, &w[0], &err), &w[0], &err) != TN_ETIMEDOUT)
+            die("a send that nobody receives did not time out");
+        barrier();
+        /* The withdrawn message is gone: this receive does not match it. */
+        need(tn_pg_recv(g, &u, prev, 98, NULL, &soon, &w[0], &err), &err);
+        if (finish(TN_OK, &w[0], &err) != TN_ETIMEDOUT)
+            die("a message that was withdrawn was received");
+        need(tn_pg_recv(g, &u, prev, 1, NULL, NULL, &w[0], &err), &err);
+        need(finish(tn_pg_send(g, &t, next, 1, NULL, &s[0], &err), &s[0], &err), &err);
+        need(finish(TN_OK, &w[0], &err), &err);
+        if (y != prev)
+            die("after time-outs, %d came from %d", y, prev);
+        need(tn_pg_recv(g, &u, prev, 97, NULL, NULL, &w[0], &err), &err);
+        tn_work_abort(w[0], TN_ECANCELED);
+        if (finish(TN_OK, &w[0], &err) != TN_ECANCELED)
+            die("an aborted receive ended with %s", err.msg);
+    }
+    barrier();
+}
+
+/* ---- Things that go wrong ---- */
+
+/* The operation must have failed within `limit` seconds with one of the codes and the words in its error. */
+static void must_fail(tn_code code, const tn_err *err, tn_code want, const char *words, int64_t began, int64_t limit) {
+    int64_t took = tn_now() - began;
+
+    if (code != want)
+        die("the code is %s instead of %s: %s", tn_code_name(code), tn_code_name(want), code != TN_OK ? err->msg : "");
+    if (strstr(err->msg, words) == NULL)
+        die("the error does not say '%s': %s", words, err->msg);
+    if (took > limit)
+        die("it took %.3f s: %s", (double)took / 1e9, err->msg);
+}
+
+static float *big;
+#define BIG ((size_t)1 << 20)
+
+static tn_code any_operation(int which, tn_err *err) {
+    tn_tensor t = tn_tensor_flat(big, TN_F32, which == 1 ? 10 : (int64_t)BIG), views[MAX_RANKS], outs[MAX_RANKS];
+    static float space[MAX_RANKS * 1000];
+    tn_work *w;
+    int r;
+
+    for (r = 0; r < opt.size; r++) {
+        views[r] = tn_tensor_flat(big + r * 1000, TN_F32, 1000);
+        outs[r] = tn_tensor_flat(space + r * 1000, TN_F32, 1000);
+    }
+    switch (which) {
+    case 0:
+    case 1:
+        return finish(tn_pg_allreduce(g, &t, 1, TN_SUM, NULL, &w, err), &w, err);
+    case 2:
+        return finish(tn_pg_allgather(g, &views[0], outs, NULL, &w, err), &w, err);
+    case 3:
+        return finish(tn_pg_alltoall(g, views, outs, NULL, &w, err), &w, err);
+    case 4:
+        return finish(tn_pg_reduce_scatter(g, views, outs, TN_SUM, NULL, &w, err), &w, err);
+    default:
+        return finish(tn_pg_barrier(g, NULL, &w, err), &w, err);
+    }
+}
+
+/* A rank is killed before the group's first operation. Every survivor names it, whatever the operation; then
+ * again. */
+static void mode_killed_first(void) {
+    char words[32];
+    tn_err err = TN_ERR_INIT;
+    int64_t began;
+    tn_code code;
+
+    snprintf(words, sizeof(words), "rank %d is gone", opt.victim);
+    gate("made");
+    if (opt.rank == opt.victim)
+        raise(SIGKILL);
+    wait_for("killed");
+    began = tn_now();
+    code = any_operation(opt.which, &err);
+    must_fail(code, &err, TN_EPEER, words, began, 5 * TN_SECOND);
+    code = any_operation(5, &err);
+    must_fail(code, &err, TN_EPEER, words, began, 5 * TN_SECOND);
+}
+
+/* A rank is killed in the middle of a loop of operations that move much. */
+static void mode_killed_midway(void) {
+    char words[32];
+    tn_err err = TN_ERR_INIT;
+    tn_tensor t = tn_tensor_flat(big, TN_F32, (int64_t)BIG);
+    int64_t began = 0;
+    tn_code code = TN_OK;
+    int i;
+
+    snprintf(words, sizeof(words), "rank %d is gone", opt.victim);
+    for (i = 0; i < 1000 && code == TN_OK; i++) {
+        if (opt.rank == opt.victim && i == 5) {
+            tn_work *w;
+
+            need(tn_pg_allreduce(g, &t, 1, TN_SUM, NULL, &w, &err), &err);
+            raise(SIGKILL);
+        }
+        began = tn_now();
+        code = any_operation(0, &err);
+    }
+    must_fail(code, &err, TN_EPEER, words, began, 5 * TN_SECOND);
+}
+
+/* One rank stays away: the others time out and name it. */
+static void mode_absent(void) {
+    char words[64];
+    tn_err err = TN_ERR_INIT;
+    tn_pg_call soon = {.timeout_ns = 500 * TN_MS};
+    tn_work *w;
+    int64_t began;
+    tn_code code;
+    int i;
+
+    snprintf(words, sizeof(words), "waiting for rank %d, from whom", opt.victim);
+    barrier();
+    if (opt.rank == opt.victim) {
+        for (i = 0; i < opt.size; i++) { /* comes back when the others have given up */
+            char key[40];
+
+            snprintf(key, sizeof(key), "gave up/%d", i);
+            if (i != opt.rank)
+                wait_for(key);
+        }
+        code = finish(tn_pg_barrier(g, &soon, &w, &err), &w, &err);
+        if (code != TN_ETIMEDOUT)
+            die("a late rank was not told: %s", err.msg);
+    } else {
+        tn_tensor t = tn_tensor_flat(big, TN_F32, (int64_t)BIG);
+        char key[40];
+
+        began = tn_now();
+        code = opt.which == 0 ? finish(tn_pg_barrier(g, &soon, &w, &err), &w, &err)
+                              : finish(tn_pg_allreduce(g, &t, 1, TN_SUM, &soon, &w, &err), &w, &err);
+        must_fail(code, &err, TN_ETIMEDOUT, words, began, 5 * TN_SECOND);
+        snprintf(key, sizeof(key), "gave up/%d", opt.rank);
+        put(key, "1", 1);
+    }
+    gate("over");
+}
+
+/* The last rank does something else: everyone fails by name. `which` chooses what. */
+static void mode_mismatch(void) {
+    bool odd = opt.rank == opt.size - 1;
+    tn_tensor f32 = tn_tensor_flat(big, TN_F32, 100), f16 = tn_tensor_flat(big, TN_F16, 100),
+              longer = tn_tensor_flat(big, TN_F32, 200), large = tn_tensor_flat(big, TN_F32, 500000);
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int64_t began = tn_now();
+    tn_code code;
+    char words[80];
+
+    snprintf(words, sizeof(words), "rank");
+    switch (opt.which) {
+    case 0:
+        code = odd ? tn_pg_broadcast(g, &f32, 1, opt.rank, NULL, &w, &err)
+                   : tn_pg_allreduce(g, &f32, 1, TN_SUM, NULL, &w, &err);
+        snprintf(words, sizeof(words), "broadcast float32 of 400 bytes where allreduce SUM float32 of 400 bytes");
+        break;
+    case 1:
+        code = tn_pg_allreduce(g, odd ? &f16 : &f32, 1, TN_SUM, NULL, &w, &err);
+        snprintf(words, sizeof(words), "allreduce SUM float16 of 200 bytes where allreduce SUM float32 of 400 bytes");
+        break;
+    case 2:
+        code = tn_pg_allreduce(g, &f32, 1, odd ? TN_MAX : TN_SUM, NULL, &w, &err);
+        snprintf(words, sizeof(words), "allreduce MAX float32 of 400 bytes where allreduce SUM float32 of 400 bytes");
+        break;
+    case 3:
+        code = tn_pg_allreduce(g, odd ? &longer : &f32, 1, TN_SUM, NULL, &w, &err);
+        snprintf(words, sizeof(words), "allreduce SUM float32 of 800 bytes where allreduce SUM float32 of 400 bytes");
+        break;
+    case 4:
+        code = tn_pg_allreduce(g, odd ? &large : &f32, 1, TN_SUM, NULL, &w, &err);
+        snprintf(words, sizeof(words),
+                 "allreduce SUM float32 of 2000000 bytes where allreduce SUM float32 of 400 bytes");
+        break;
+    default: /* refused on one rank only */
+        if (odd) {
+            if (tn_pg_allreduce(g, &f32, 1, TN_BXOR, NULL, &w, &err) == TN_OK)
+                die("BXOR of float32 was accepted");
+            code = tn_pg_barrier(g, NULL, &w, &err);
+        } else {
+            code = tn_pg_allreduce(g, &f32, 1, TN_SUM, NULL, &w, &err);
+        }
+        snprintf(words, sizeof(words), "refused");
+        break;
+    }
+    code = finish(code, &w, &err);
+    if (odd || opt.which == 4) /* which side of the disagreement is seen first differs */
+        snprintf(words, sizeof(words), "rank");
+    must_fail(code, &err, TN_ESHAPE, words, began, 5 * TN_SECOND);
+    gate("over");
+}
+
+/* One rank aborts the group while the others wait. */
+static void mode_abort(void) {
+    tn_err err = TN_ERR_INIT;
+    int64_t began;
+    tn_work *w;
+    tn_code code;
+    char words[80];
+
+    snprintf(words, sizeof(words), "rank %d aborted the group: the user said so", opt.victim);
+    barrier();
+    began = tn_now();
+    if (opt.rank == opt.victim) {
+        tn_pg_abort(g, "the user said so");
+        code = finish(tn_pg_barrier(g, NULL, &w, &err), &w, &err);
+        must_fail(code, &err, TN_ECANCELED, words, began, 5 * TN_SECOND);
+    } else {
+        code = finish(tn_pg_barrier(g, NULL, &w, &err), &w, &err);
+        must_fail(code, &err, TN_EPEER, words, began, 5 * TN_SECOND);
+    }
+    gate("over");
+}
+
+/* Someone does not come to the making of the group at all. */
+static void mode_missing(void) {
+    char words[60];
+    tn_err err = TN_ERR_INIT;
+    int64_t began = tn_now();
+    tn_code code;
+
+    opt.timeout = 700 * TN_MS;
+    if (make_group(NULL, &err, &code) != NULL)
+        die("a group was made without rank %d", opt.victim);
+    snprintf(words, sizeof(words), "rank %d did not come", opt.victim);
+    must_fail(code, &err, TN_ETIMEDOUT, words, began, 5 * TN_SECOND);
+}
+
+/* Strangers have been at every listener (test_dist sees to that) before the first operation. */
+static void mode_strangers(void) {
+    gate("made");
+    wait_for("strangers were here");
+    check_allreduce(TN_SUM, TN_F32, 1000, PACKED);
+    check_alltoall(TN_I16, 10, COLUMN);
+}
+
+/* Whoever is done frees the group at once, while others still read what it sent. */
+static void mode_leave(void) {
+    int round, r;
+
+    for (round = 0; round < 5; round++) {
+        tn_err err = TN_ERR_INIT;
+        tn_code code;
+
+        if (round > 0) {
+            g = make_group(NULL, &err, &code);
+            need(code, &err);
+        }
+        for (r = 0; r < opt.size; r++)
+            check_broadcast(TN_F32, 300000, PACKED, r);
+        check_gather(TN_F32, 200000, PACKED, round % opt.size);
+        tn_pg_free(g, 20 * TN_SECOND);
+    }
+    g = NULL;
+}
+
+static void parse(int argc, char **argv) {
+    int i;
+
+    for (i = 1; i < argc; i++) {
+        char *eq = strchr(argv[i], '='), *v;
+
+        if (eq == NULL)
+            die("not an option: %s", argv[i]);
+        *eq = '\0';
+        v = eq + 1;
+        if (strcmp(argv[i], "mode") == 0)
+            opt.mode = v;
+        else if (strcmp(argv[i], "store") == 0)
+            opt.store = v;
+        else if (strcmp(argv[i], "transport") == 0)
+            opt.transport = v;
+        else if (strcmp(argv[i], "rank") == 0)
+            opt.rank = (int)strtol(v, NULL, 10);
+        else if (strcmp(argv[i], "size") == 0)
+            opt.size = (int)strtol(v, NULL, 10);
+        else if (strcmp(argv[i], "victim") == 0)
+            opt.victim = (int)strtol(v, NULL, 10);
+        else if (strcmp(argv[i], "which") == 0)
+            opt.which = (int)strtol(v, NULL, 10);
+        else if (strcmp(argv[i], "segment") == 0)
+            opt.segment = (size_t)strtoull(v, NULL, 10);
+        else if (strcmp(argv[i], "small") == 0)
+            opt.small = (size_t)strtoull(v, NULL, 10);
+        else if (strcmp(argv[i], "timeout") == 0)
+            opt.timeout = strtoll(v, NULL, 10) * TN_MS;
+        else if (strcmp(argv[i], "cert") == 0)
+            opt.tls.cert = v;
+        else if (strcmp(argv[i], "key") == 0)
+            opt.tls.key = v;
+        else if (strcmp(argv[i], "ca") == 0)
+            opt.tls.ca = v;
+        else
+            die("not an option: %s", argv[i]);
+    }
+    if (opt.mode == NULL || opt.store == NULL || opt.size < 1 || opt.size > MAX_RANKS)
+        die("mode=, store=, rank= and size= are needed");
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        void (*run)(void);
+    } modes[] = {
+        {"grid", mode_grid},           {"p2p", mode_p2p},           {"killed_first", mode_killed_first},
+        {"absent", mode_absent},       {"mismatch", mode_mismatch}, {"killed_midway", mode_killed_midway},
+        {"abort", mode_abort},         {"strangers", mode_strangers}, {"leave", mode_leave},
+        {"missing", mode_missing},
+    };
+    tn_err err = TN_ERR_INIT;
+    tn_code code;
+    size_t i;
+
+    parse(argc, argv);
+    open_store();
+    big = calloc(BIG, sizeof(*big));
+    if (strcmp(opt.mode, "missing") != 0) {
+        g = make_group(NULL, &err, &code);
+        need(code, &err);
+    }
+    for (i = 0; i < sizeof(modes) / sizeof(modes[0]) && strcmp(modes[i].name, opt.mode) != 0; i++)
+        ;
+    if (i == sizeof(modes) / sizeof(modes[0]))
+        die("there is no mode %s", opt.mode);
+    modes[i].run();
+    tn_pg_free(g, 10 * TN_SECOND);
+    tn_store_release(&store);
+    free(big);
+    return 0;
+}
