@@ -69,7 +69,8 @@ tn_code tn_k_reduce_check(tn_op op, tn_dtype dtype, tn_err *err) {
         return tn_fail(err, TN_EINVAL, "unknown dtype number %d", (int)dtype);
     why = why_unsupported(op, dtype);
     if (why != NULL)
-        return tn_fail(err, TN_EUNSUPPORTED, "%s is not defined for %s: %s", op_names[op], tn_dtype_name(dtype), why);
+        return tn_fail(err, TN_EUNSUPPORTED, "%s is not defined for %s: %s", op_names[op], tn_dtype_name(dtype),
+                       why);
     return TN_OK;
 }
 
@@ -120,8 +121,9 @@ static const tni_kernels *find(const char *name, tn_err *err) {
         tn_fail(err, TN_EUNSUPPORTED, "this CPU lacks %s: choose baseline or scalar", name);
         return NULL;
     }
-    tn_fail(err, TN_EUNSUPPORTED, "no kernels named \"%.40s\" here: scalar, baseline, avx2 and avx512 exist on x86-64, "
-            "scalar and baseline elsewhere", name);
+    tn_fail(err, TN_EUNSUPPORTED,
+            "no kernels named \"%.40s\" here: scalar, baseline, avx2 and avx512 exist on x86-64, scalar and "
+            "baseline elsewhere", name);
     return NULL;
 }
 

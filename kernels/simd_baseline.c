@@ -1,4 +1,5 @@
-/* The kernels of simd.inc for the instruction set that the compiler takes for granted: SSE2 on x86-64, NEON on aarch64. */
+/* The kernels of simd.inc for the instruction set that the compiler takes for granted: SSE2 on x86-64, NEON on
+ * aarch64. */
 #include "kernels/internal.h"
 
 #define VARIANT "baseline"

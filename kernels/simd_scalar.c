@@ -1,8 +1,8 @@
-/* The reference kernels: one element at a time, as the definitions read. Slow, and never chosen unless asked for; the
- * tests hold every other variant against this file.
+/* The reference kernels: one element at a time, as the definitions read. Slow, and never chosen unless asked for;
+ * the tests hold every other variant against this file.
  *
  * Real numbers travel as float64, which holds every value of every format exactly. A float32 operation is done in
- * float64 and rounded to float32: 53 bits are enough (2 * 24 + 2) that this is the correctly rounded float32 result. */
+ * float64 and rounded to float32: with 53 bits, over 2 * 24 + 2, this is the correctly rounded float32 result. */
 #include "kernels/internal.h"
 
 #include <math.h>

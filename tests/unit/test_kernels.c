@@ -25,7 +25,8 @@ static bool use(int i) {
 #define REDUCE(op, dtype, dst, weights, ...)                                                                       \
     do {                                                                                                           \
         const void *const src_[] = {__VA_ARGS__};                                                                  \
-        tn_k_reduce(op, dtype, dst, src_, weights, sizeof(src_) / sizeof(src_[0]), sizeof(dst) / tn_dtype_size(dtype)); \
+        tn_k_reduce(op, dtype, dst, src_, weights, sizeof(src_) / sizeof(src_[0]),                                 \
+                    sizeof(dst) / tn_dtype_size(dtype));                                                           \
     } while (0)
 /* Bytes, so that -0 differs from 0 and NaN equals itself. */
 #define SAME(got, want)                                                                                            \
@@ -34,7 +35,7 @@ static bool use(int i) {
         ck_assert_mem_eq(got, want, sizeof(got));                                                                  \
     } while (0)
 
-/* ---- what is defined -------------------------------------------------------------------------------------------- */
+/* ---- what is defined ----------------------------------------------------------------------------------------- */
 
 START_TEST(ops_and_dtypes) {
     static const char *const names[TN_OP_COUNT] = {"SUM",  "AVG", "PRODUCT", "MIN",        "MAX",
@@ -55,7 +56,8 @@ START_TEST(ops_and_dtypes) {
             tn_err err = TN_ERR_INIT;
 
             ck_assert_str_eq(tn_op_name(op), names[o]);
-            ck_assert_msg(tn_k_reduce_supported(op, dtype) == (row[o] == '1'), "%s %s", names[o], tn_dtype_name(dtype));
+            ck_assert_msg(tn_k_reduce_supported(op, dtype) == (row[o] == '1'), "%s %s", names[o],
+                          tn_dtype_name(dtype));
             ck_assert_int_eq(tn_k_reduce_check(op, dtype, &err), row[o] == '1' ? TN_OK : TN_EUNSUPPORTED);
             ck_assert(tn_k_reduce_check(op, dtype, NULL) == (row[o] == '1' ? TN_OK : TN_EUNSUPPORTED));
             if (row[o] != '1') {
@@ -105,7 +107,7 @@ START_TEST(unknown_choices_are_not_followed) {
 }
 END_TEST
 
-/* ---- integers and bool ------------------------------------------------------------------------------------------ */
+/* ---- integers and bool --------------------------------------------------------------------------------------- */
 
 START_TEST(integers) {
     const int32_t a[] = {1, -7, INT32_MAX, 12}, b[] = {10, -8, 1, 10}, c[] = {100, 3, 5, 6};
@@ -198,7 +200,7 @@ START_TEST(bools_are_truth_values) {
 }
 END_TEST
 
-/* ---- real numbers ----------------------------------------------------------------------------------------------- */
+/* ---- real numbers -------------------------------------------------------------------------------------------- */
 
 START_TEST(float32) {
     const float a[] = {1.5F, -2, 1e30F, 16777216}, b[] = {0.25F, 7, -1e30F, 1}, c[] = {4, 0.5F, 3, 1};
@@ -305,7 +307,8 @@ START_TEST(weighted_mean) {
     SAME(y1, ((float[]){1 / 3.0F}));
     REDUCE(TN_WMEAN, TN_F32, y1, ((double[]){1e-300, 0}), one, nan);
     SAME(y1, one);
-    REDUCE(TN_WMEAN, TN_F32, y1, ((double[]){3, 1}), ((float[]){3e38F}), ((float[]){3e38F})); /* no overflow on the way */
+    /* no overflow on the way */
+    REDUCE(TN_WMEAN, TN_F32, y1, ((double[]){3, 1}), ((float[]){3e38F}), ((float[]){3e38F}));
     SAME(y1, ((float[]){3e38F}));
 }
 END_TEST
@@ -317,7 +320,8 @@ START_TEST(premul_does_not_skip) {
         return;
     REDUCE(TN_PREMUL_SUM, TN_F32, y, ((double[]){0, 1}), ((float[]){INFINITY}), ((float[]){1}));
     ck_assert(isnan(y[0]));
-    REDUCE(TN_PREMUL_SUM, TN_F32, y, ((double[]){0.1, 0.1}), ((float[]){3}), ((float[]){7})); /* factors in float32 */
+    /* the factors are float32, too */
+    REDUCE(TN_PREMUL_SUM, TN_F32, y, ((double[]){0.1, 0.1}), ((float[]){3}), ((float[]){7}));
     SAME(y, ((float[]){0.1F * 3 + 0.1F * 7}));
 }
 END_TEST
@@ -348,7 +352,7 @@ START_TEST(complex_numbers) {
 }
 END_TEST
 
-/* ---- 16 and 8 bits ---------------------------------------------------------------------------------------------- */
+/* ---- 16 and 8 bits ------------------------------------------------------------------------------------------- */
 
 START_TEST(small_floats_round_once) {
     const uint16_t one = 0x3f80, half_ulp = 0x3b80; /* bfloat16: 1 and 2^-8 */
@@ -364,13 +368,17 @@ START_TEST(small_floats_round_once) {
     SAME(step, ((uint16_t[]){0x3f80}));
     REDUCE(TN_SUM, TN_BF16, y, NULL, &one, &half_ulp, &half_ulp); /* three at once do not lose anything */
     SAME(y, ((uint16_t[]){0x3f81}));
-    /* (4 + 2^-6 + 2 * 2^-29) / 4 = 1 + 2^-8 + 2^-30: just above a tie, which rounding to float32 first would make it. */
+    /* (4 + 2^-6 + 2 * 2^-29) / 4 = 1 + 2^-8 + 2^-30: just above a tie, and a tie if float32 came between. */
     REDUCE(TN_WMEAN, TN_BF16, y, ((double[]){1, 1, 2}), &m4, &m2, &m29);
     SAME(y, ((uint16_t[]){0x3f81}));
     REDUCE(TN_WMEAN, TN_BF16, y, ((double[]){1, 3}), ((uint16_t[]){0x7f7f}), ((uint16_t[]){0x7f7f}));
     SAME(y, ((uint16_t[]){0x7f7f}));
-    REDUCE(TN_SUM, TN_F8_E4M3, y8, NULL, ((uint8_t[]){0x40}), ((uint8_t[]){0x18}), ((uint8_t[]){0x18})); /* 2 + 1/16 twice */
-    SAME(y8, ((uint8_t[]){0x40})); /* 2.125 is a tie between 2 and 2.25 */
+    /* 2 + 1/16 + 1/16 = 2.125 is a tie between 2 and 2.25; with a third 1/16 it is nearer to 2.25. */
+    REDUCE(TN_SUM, TN_F8_E4M3, y8, NULL, ((uint8_t[]){0x40}), ((uint8_t[]){0x18}), ((uint8_t[]){0x18}));
+    SAME(y8, ((uint8_t[]){0x40}));
+    REDUCE(TN_SUM, TN_F8_E4M3, y8, NULL, ((uint8_t[]){0x40}), ((uint8_t[]){0x18}), ((uint8_t[]){0x18}),
+           ((uint8_t[]){0x18}));
+    SAME(y8, ((uint8_t[]){0x41}));
     REDUCE(TN_AVG, TN_F8_E4M3, y8, NULL, ((uint8_t[]){0x7e}), ((uint8_t[]){0x7e})); /* 448 + 448 fits float32 */
     SAME(y8, ((uint8_t[]){0x7e}));
 }
@@ -416,7 +424,7 @@ static uint64_t fnv(uint64_t h, uint64_t v) {
     return (h ^ v) * 0x100000001b3;
 }
 
-/* Every code of every format, against torch: tests/golden/kernels.py prints this table and says what the pairs are. */
+/* Every code of every format, against torch: tests/golden/kernels.py prints this table and says which pairs. */
 START_TEST(small_floats_agree_with_torch) {
     static const struct {
         tn_dtype dtype;
@@ -459,7 +467,7 @@ START_TEST(small_floats_agree_with_torch) {
 }
 END_TEST
 
-/* ---- questions -------------------------------------------------------------------------------------------------- */
+/* ---- questions ----------------------------------------------------------------------------------------------- */
 
 START_TEST(first_nonfinite) {
     static const struct {
@@ -469,14 +477,18 @@ START_TEST(first_nonfinite) {
         {TN_F16, 0xfbff, {0x7c00, 0xfc00, 0x7e00, 0xfc01}},
         {TN_BF16, 0x7f7f, {0x7f80, 0xff80, 0x7fc0, 0x7f81}},
         {TN_F32, 0xff7fffff, {0x7f800000, 0xff800000, 0x7fc00000, 0xff800001}},
-        {TN_F64, 0x7fefffffffffffff, {0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000000, 0x7ff0000000000001}},
+        {TN_F64,
+         0x7fefffffffffffff,
+         {0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000000, 0x7ff0000000000001}},
         {TN_F8_E4M3, 0xfe, {0x7f, 0xff, 0x7f, 0xff}},
         {TN_F8_E5M2, 0x7b, {0x7c, 0xfc, 0x7d, 0xff}},
         {TN_F8_E4M3FNUZ, 0xff, {0x80, 0x80, 0x80, 0x80}},
         {TN_F8_E5M2FNUZ, 0x7f, {0x80, 0x80, 0x80, 0x80}},
         {TN_F8_E8M0, 0xfe, {0xff, 0xff, 0xff, 0xff}},
         {TN_C64, 0xff7fffff, {0x7f800000, 0xff800000, 0x7fc00000, 0xff800001}},
-        {TN_C128, 0xffefffffffffffff, {0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000000, 0x7ff0000000000001}},
+        {TN_C128,
+         0xffefffffffffffff,
+         {0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000000, 0x7ff0000000000001}},
     };
     static const size_t at[] = {0, 1, 63, 1023, 1024, 2998, 2999};
     static uint64_t room[6000];

@@ -1,5 +1,5 @@
-/* Every variant gives the bits of the scalar reference: each op and dtype, lengths around the vector and block sizes,
- * up to eight sources, starts that are aligned to the element only, and results that overwrite a source. */
+/* Every variant gives the bits of the scalar reference: each op and dtype, lengths around the vector and block
+ * sizes, up to eight sources, starts that are aligned to the element only, and results that overwrite a source. */
 #include <check.h>
 #include <stdint.h>
 #include <stdlib.h>
