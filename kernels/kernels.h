@@ -8,7 +8,11 @@
  *
  * Rounding. float16, bfloat16 and float8 are computed in float32 and rounded to nearest even once at the end.
  * Integer SUM and PRODUCT wrap modulo 2^bits; integer AVG truncates towards zero as torch does. bool: SUM and MAX
- * are OR, PRODUCT and MIN are AND (torch's meaning: the result is 0 or 1). MIN and MAX hand on NaN. */
+ * are OR, PRODUCT and MIN are AND (torch's meaning: the result is 0 or 1; any byte but 0 counts as true). MIN and MAX
+ * hand on NaN, and of equals (0 and -0) the first. What is too large for a small float becomes what torch makes of it:
+ * Inf in float16, bfloat16 and float8_e5m2, the largest number in float8_e4m3fn, NaN in the fnuz formats.
+ *
+ * A NaN result is always the positive quiet NaN without payload, so that results can be compared as bytes. */
 #ifndef TN_KERNELS_H
 #define TN_KERNELS_H
 
@@ -31,7 +35,8 @@ typedef enum tn_op {
 TN_API const char *tn_op_name(tn_op op); /* "SUM", ... as in torch.distributed.ReduceOp */
 
 /* Whether torch.distributed defines op for dtype: bitwise ops only for integers and bool; MIN and MAX not for complex;
- * AVG for floating and complex (and integers, as torch); PREMUL_SUM and WMEAN for floating and complex. */
+ * AVG not for bool; PREMUL_SUM and WMEAN for floating and complex. float8_e8m0fnu, which has neither zero nor sign:
+ * MIN and MAX only. */
 TN_API bool tn_k_reduce_supported(tn_op op, tn_dtype dtype);
 /* The same as an error: "BAND is not defined for float32: ...". */
 TN_API tn_code tn_k_reduce_check(tn_op op, tn_dtype dtype, tn_err *err);
@@ -52,7 +57,8 @@ TN_API void tn_k_sub(tn_dtype dtype, void *dst, const void *a, const void *b, si
 TN_API void tn_k_scale(tn_dtype dtype, void *dst, const void *a, double factor, size_t n);
 /* Index of the first NaN or Inf (a complex number with either part so), or n when all are finite. Integers: n. */
 TN_API size_t tn_k_first_nonfinite(tn_dtype dtype, const void *a, size_t n);
-/* Sum of |a[i]|^2 in float64, in a fixed order (pairwise over blocks of 128); floating and complex dtypes. */
+/* Sum of |a[i]|^2 in float64, in a fixed order (pairwise over blocks of 128 numbers, two to a complex element);
+ * floating and complex dtypes. */
 TN_API double tn_k_sumsq(tn_dtype dtype, const void *a, size_t n);
 /* "avx512", "avx2", "baseline" or "scalar": what was chosen. */
 TN_API const char *tn_k_variant(void);

@@ -373,6 +373,13 @@ START_TEST(small_floats_round_once) {
     SAME(y, ((uint16_t[]){0x3f81}));
     REDUCE(TN_WMEAN, TN_BF16, y, ((double[]){1, 3}), ((uint16_t[]){0x7f7f}), ((uint16_t[]){0x7f7f}));
     SAME(y, ((uint16_t[]){0x7f7f}));
+    /* Of the smallest subnormal: a half is a tie, three quarters are nearer to it, 2^-40 is below any float32. */
+    REDUCE(TN_WMEAN, TN_BF16, y, ((double[]){1, 1}), ((uint16_t[]){1}), ((uint16_t[]){0}));
+    SAME(y, ((uint16_t[]){0}));
+    REDUCE(TN_WMEAN, TN_BF16, y, ((double[]){3, 1}), ((uint16_t[]){1}), ((uint16_t[]){0}));
+    SAME(y, ((uint16_t[]){1}));
+    REDUCE(TN_WMEAN, TN_BF16, y, ((double[]){1, 0x1p40}), ((uint16_t[]){0x8001}), ((uint16_t[]){0}));
+    SAME(y, ((uint16_t[]){0x8000}));
     /* 2 + 1/16 + 1/16 = 2.125 is a tie between 2 and 2.25; with a third 1/16 it is nearer to 2.25. */
     REDUCE(TN_SUM, TN_F8_E4M3, y8, NULL, ((uint8_t[]){0x40}), ((uint8_t[]){0x18}), ((uint8_t[]){0x18}));
     SAME(y8, ((uint8_t[]){0x40}));
