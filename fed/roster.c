@@ -190,14 +190,11 @@ static tn_code refuse_known(const char *path, const tn_enrolled *e, tn_err *err)
 /* All of it or nothing: what a full disk cut short is taken away again. */
 static tn_code write_line(int fd, off_t size, const char *path, const char *line, size_t n, tn_err *err) {
     ssize_t put = pwrite(fd, line, n, size);
-    int sys = errno;
+    int sys;
 
     if (put == (ssize_t)n && fsync(fd) == 0)
         return TN_OK;
-    if (put < 0 || (size_t)put == n)
-        sys = errno;
-    else
-        sys = ENOSPC;
+    sys = put < 0 || put == (ssize_t)n ? errno : ENOSPC; /* a short write sets no errno */
     if (ftruncate(fd, size) != 0)
         return tn_fail_sys(err, TN_EIO, errno, "cannot write %s, and not take the part back", path);
     return tn_fail_sys(err, TN_EIO, sys, "cannot write %s", path);

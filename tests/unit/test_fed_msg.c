@@ -1,4 +1,5 @@
-/* The message bodies: round trips, every prefix, mutations, what is refused, and the known answers of docs/PROTOCOL.md. */
+/* The message bodies: round trips, every prefix, mutations, what is refused, and the known answers of
+ * docs/PROTOCOL.md. */
 #include <check.h>
 #include <inttypes.h>
 #include <math.h>
@@ -37,8 +38,8 @@ static tn_msg_hello sample_hello(void) {
 }
 
 static tn_msg_welcome sample_welcome(void) {
-    tn_msg_welcome m = {.id = "client-1", .authenticated = true, .rounds = 20, .aggregator = "fedavg", .chunk = 65536,
-                        .resume_seconds = 5.5};
+    tn_msg_welcome m = {.id = "client-1", .authenticated = true, .rounds = 20, .aggregator = "fedavg",
+                        .chunk = 65536, .resume_seconds = 5.5};
     const int64_t shape[] = {3, 4};
 
     fill(m.sig, sizeof(m.sig), 7);
@@ -52,8 +53,8 @@ static tn_msg_welcome sample_welcome(void) {
 static tn_msg_error sample_error(void) { return (tn_msg_error){.code = TN_EROUND, .text = "round 3 is over"}; }
 
 static tn_msg_task sample_task(void) {
-    tn_msg_task m = {.kind = TN_TASK_TRAIN, .round = 3, .attempt = 2, .deadline_seconds = 60, .cohort = 8, .text = "",
-                     .nparams = 2, .param = {{"lr", 0.1}, {"epochs", 2}}};
+    tn_msg_task m = {.kind = TN_TASK_TRAIN, .round = 3, .attempt = 2, .deadline_seconds = 60, .cohort = 8,
+                     .text = "", .nparams = 2, .param = {{"lr", 0.1}, {"epochs", 2}}};
 
     fill(m.model_hash, sizeof(m.model_hash), 8);
     return m;
@@ -160,7 +161,8 @@ START_TEST(every_prefix_is_refused) {
 }
 END_TEST
 
-/* Bytes changed, put in and taken out at random: refused, or a message that encodes to something which decodes to itself. */
+/* Bytes changed, put in and taken out at random: refused, or a message that encodes to something which
+ * decodes to itself. */
 START_TEST(mutations) {
     tn_wr a = encoded(_i);
     tn_rng rng = tn_rng_seed(1000 + (uint64_t)_i);
@@ -244,8 +246,8 @@ START_TEST(wrong_types) {
             tn_wr_release(&out);
         }
         /* One type of the seven is the right one, two where a float may be written as an integer. */
-        ck_assert_msg(accepted <= 2, "%s: %.*s took %d of 7 types", kinds[_i].name, (int)key.n, (const char *)key.p,
-                      accepted);
+        ck_assert_msg(accepted <= 2, "%s: %.*s took %d of 7 types", kinds[_i].name, (int)key.n,
+                      (const char *)key.p, accepted);
     }
     tn_wr_release(&a);
 }
@@ -281,14 +283,14 @@ START_TEST(out_of_range) {
     REFUSED(welcome, chunk = TN_MSG_CHUNK + 1);
     REFUSED(welcome, rounds = UINT64_MAX);
     REFUSED(welcome, resume_seconds = -1);
-    REFUSED(welcome, resume_seconds = NAN);
+    REFUSED(welcome, resume_seconds = (double)NAN);
     REFUSED(error, code = TN_OK);
     REFUSED(task, kind = (tn_task_kind)3);
     REFUSED(task, round = 0);
     REFUSED(task, attempt = 0);
     REFUSED(task, round = UINT64_MAX);
     REFUSED(task, deadline_seconds = -0.5);
-    REFUSED(task, deadline_seconds = NAN);
+    REFUSED(task, deadline_seconds = (double)NAN);
     REFUSED(task, param[0].name[0] = '\0');
     REFUSED(task, param[1] = in.param[0]); /* a name twice */
     REFUSED(get, size = TN_MSG_CHUNK + 1);
@@ -314,15 +316,15 @@ START_TEST(what_passes) {
     w = tn_wr_init(1 << 20);
     task.kind = TN_TASK_DONE;
     task.round = task.attempt = 0;
-    task.deadline_seconds = INFINITY;
+    task.deadline_seconds = (double)INFINITY;
     tn_msg_task_encode(&task, &w);
     ck_assert_int_eq(tn_msg_task_decode(&task2, w.p, w.len, NULL), TN_OK);
     ck_assert(isinf(task2.deadline_seconds));
     tn_wr_release(&w);
     w = tn_wr_init(1 << 20);
     begin.examples = 0; /* refused later, as an update */
-    begin.metric[0].value = NAN;
-    begin.metric[1].value = -INFINITY;
+    begin.metric[0].value = (double)NAN;
+    begin.metric[1].value = -(double)INFINITY;
     tn_msg_begin_encode(&begin, &w);
     ck_assert_int_eq(tn_msg_begin_decode(&begin2, w.p, w.len, NULL), TN_OK);
     ck_assert_uint_eq(begin2.nmetrics, 2);
@@ -395,10 +397,11 @@ static const char *notice_of(const char *text) {
 }
 
 START_TEST(sentences_are_cleaned) {
+    static const char wide[] = "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"; /* 2, 3 and 4 bytes */
     char text[400];
 
     ck_assert_str_eq(notice_of("one\ntwo\x1b[31m\x7f"), "one two [31m ");
-    ck_assert_str_eq(notice_of("caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80"), "caf\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80");
+    ck_assert_str_eq(notice_of(wide), wide);
     ck_assert_str_eq(notice_of("\xff\xc0\x80\xed\xa0\x80\xf4\x90\x80\x80"), "??????????");
     ck_assert_str_eq(notice_of("cut \xe2\x82"), "cut ??");
     long_text(text, sizeof(text));
@@ -481,7 +484,9 @@ START_TEST(sizes_and_names) {
 }
 END_TEST
 
-/* ---- The hello, with the known answers of docs/PROTOCOL.md (made by a transcription of RFC 8032 and hashlib in Python) ---- */
+/* ---- The hello, with the known answers of docs/PROTOCOL.md ----
+ *
+ * They were made with Python's hashlib and a plain transcription of RFC 8032. */
 
 #define SERVER_PK "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c"
 #define CLIENT_PK "8139770ea87d175f56a35466c34c7ecccb8d8a91b4ee37a25df60f5b8fc9b394"
