@@ -102,7 +102,7 @@ typedef enum tn_round_ev_kind {
     TN_EV_UPDATE,        /* client: its update of the (round, attempt) under way is checked and durable.
                             Afterwards tn_round_may_update says TN_EBUSY if it was counted; if it does not,
                             the update came too late: refuse it */
-    TN_EV_REFUSED,       /* client: its update was refused for good (NaN, ...): it leaves the cohort */
+    TN_EV_REFUSED,       /* client: its update was refused (NaN, ...): it leaves the cohort until the next round */
     TN_EV_COMMITTED,     /* the driver persisted the round */
     TN_EV_COMMIT_FAILED, /* it could not: FAILED */
     TN_EV_STOP,          /* finish after the round under way (in TRAINING or COMMITTING), else at once */

@@ -21,9 +21,11 @@ typedef struct tni_client {
     tni_role role; /* in the attempt under way */
     tni_why why;   /* when LEFT */
     uint64_t counted;  /* the last round whose aggregate has its update; 0: none */
+    uint64_t refused;  /* the round in which its update was refused: it is not chosen again for that one */
     int64_t resume_by; /* when queued: the moment at which it leaves the cohort */
     bool queued;
     struct tni_client *prev, *next; /* among the queued */
+    struct tni_client *next_refused;
 } tni_client;
 
 /* An open-addressed table of pointers: a client stays where it is until it is removed. Zero it to begin. */

@@ -22,13 +22,14 @@
  *
  *   TRAINING ends when nobody is waited for, when the target number reported, or at the deadline (the others
  *            are dropped): -> COMMITTING with min_clients reports or more, else -> GATHERING (RETRY).
+ *   GATHERING counts and chooses from those who are connected and were not refused in this round.
  *   STOP in TRAINING or COMMITTING is noted: the end of that round, or of that attempt, ends the run.
  *
  * A member is WAITED until it has REPORTED or LEFT; both are final within an attempt. Who reported and then
  * breaks or leaves still counts. Who left the cohort and comes back waits for the next round.
  *
- * A client is remembered while it is connected, in the cohort, or counted in the last committed round (its
- * acknowledgement may have been lost with its connection); memory does not grow with those who come and go. */
+ * A client is remembered while it is connected, in the cohort, refused in this round, or counted in the last
+ * committed one (its acknowledgement may have been lost with its connection); memory does not grow with those who come and go. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,6 +61,8 @@ struct tn_round {
 
     tni_clients known;
     uint32_t connected;
+    tni_client *refused; /* in the round under way: a list */
+    uint32_t barred;     /* how many of them are connected */
 
     /* GATHERING */
     int64_t wait_deadline, notice_at;
@@ -143,8 +146,14 @@ static void enqueue(tn_round *m, tni_client *c, int64_t resume_by) {
 
 /* ---- The cohort ---- */
 
+/* Who was refused is not asked again in the same round: a client whose updates are bad would otherwise start
+ * attempt after attempt. */
+static bool is_barred(const tn_round *m, const tni_client *c) { return c->refused == m->committed + 1; }
+/* How many could be chosen. */
+static uint32_t available(const tn_round *m) { return m->connected - m->barred; }
+
 static void forget_unless_needed(tn_round *m, tni_client *c) {
-    if (!c->connected && c->role == TNI_OUTSIDE && (c->counted == 0 || c->counted != m->committed))
+    if (!c->connected && c->role == TNI_OUTSIDE && !is_barred(m, c) && (c->counted == 0 || c->counted != m->committed))
         tni_clients_remove(&m->known, c);
 }
 
@@ -194,12 +203,31 @@ static void dissolve(tn_round *m) {
     views_changed(m);
 }
 
+static void bar(tn_round *m, tni_client *c) {
+    c->refused = m->committed + 1;
+    c->next_refused = m->refused;
+    m->refused = c;
+    m->barred += c->connected;
+}
+
+/* A round later they are clients as all others. Those in `last` are looked at after this. */
+static void pardon(tn_round *m) {
+    for (tni_client *c = m->refused, *next; c != NULL; c = next) {
+        next = c->next_refused;
+        if (c->counted != m->committed - 1 || c->counted == 0)
+            forget_unless_needed(m, c);
+    }
+    m->refused = NULL;
+    m->barred = 0;
+}
+
 /* Those who reported are remembered in place of those of the round before. */
 static void count_in(tn_round *m) {
     tni_client **before = m->last;
     size_t nbefore = m->nlast;
 
     m->committed++;
+    pardon(m);
     for (size_t i = 0; i < nbefore; i++)
         forget_unless_needed(m, before[i]); /* members have their role still, and stay */
     m->nlast = 0;
@@ -273,7 +301,7 @@ static int by_id(const void *a, const void *b) {
 }
 
 static tn_code start(tn_round *m, tn_err *err) {
-    size_t n = 0, size = tni_round_cohort_size(&m->cfg, m->connected);
+    size_t n = 0, size = tni_round_cohort_size(&m->cfg, available(m));
     size_t *picked = NULL;
     tni_client **here = NULL;
     tn_round_act *a;
@@ -282,16 +310,18 @@ static tn_code start(tn_round *m, tn_err *err) {
     if (code != TN_OK)
         goto out;
     picked = malloc(size * sizeof(*picked));
-    here = malloc(m->connected * sizeof(*here));
+    here = malloc(available(m) * sizeof(*here));
     if (picked == NULL || here == NULL) {
         code = tn_fail(err, TN_ENOMEM, "no memory to choose a cohort of %zu clients", size);
         goto out;
     }
     for (size_t i = 0; i < m->known.cap; i++) {
-        if (m->known.slot[i] != NULL && m->known.slot[i]->connected)
-            here[n++] = m->known.slot[i];
+        tni_client *c = m->known.slot[i];
+
+        if (c != NULL && c->connected && !is_barred(m, c))
+            here[n++] = c;
     }
-    assert(n == m->connected);
+    assert(n == available(m));
     qsort(here, n, sizeof(*here), by_id);
     m->attempt++;
     tni_select_uniform(n, size, m->cfg.seed, m->committed + 1, m->attempt, picked);
@@ -316,7 +346,7 @@ out:
 
 /* Fills in the numbers, and `front` with them as a sentence. */
 static void tell_numbers(const tn_round *m, tn_round_act *a, const char *front) {
-    a->have = m->connected;
+    a->have = available(m);
     a->need = need_of(m);
     snprintf(a->text, sizeof(a->text), "%s for %" PRIu32 " client%s, %" PRIu32 " %s here", front, a->need,
              a->need == 1 ? "" : "s", a->have, a->have == 1 ? "is" : "are");
@@ -324,7 +354,7 @@ static void tell_numbers(const tn_round *m, tn_round_act *a, const char *front) 
 
 static void notice(tn_round *m) {
     tell_numbers(m, push(m, TN_ACT_WAITING), "waiting");
-    m->noticed = m->connected;
+    m->noticed = available(m);
     m->notice_at = tn_deadline_after(m->now, m->cfg.notice_ns);
 }
 
@@ -339,11 +369,11 @@ static void waited_too_long(tn_round *m) {
 static tn_code settle_gathering(tn_round *m, tn_err *err) {
     if (m->stopping)
         finish(m);
-    else if (m->connected >= need_of(m))
+    else if (available(m) >= need_of(m))
         return start(m, err);
     else if (m->now >= m->wait_deadline)
         waited_too_long(m);
-    else if (m->connected != m->noticed || m->now >= m->notice_at)
+    else if (available(m) != m->noticed || m->now >= m->notice_at)
         notice(m);
     return TN_OK;
 }
@@ -408,6 +438,7 @@ static tn_code on_join(tn_round *m, const char *id, tn_err *err) {
         return tn_fail(err, TN_ENOMEM, "no memory for client %s", id);
     c->connected = true;
     m->connected++;
+    m->barred += is_barred(m, c);
     dequeue(m, c);
     return TN_OK;
 }
@@ -417,6 +448,7 @@ static void on_gone(tn_round *m, tni_client *c, bool for_good) {
     if (c->connected) {
         c->connected = false;
         m->connected--;
+        m->barred -= is_barred(m, c);
         if (m->state == TN_TRAINING && c->role == TNI_WAITED && !for_good)
             enqueue(m, c, tn_deadline_after(m->now, m->cfg.resume_ns));
     }
@@ -473,8 +505,10 @@ static tn_code on_client(tn_round *m, const tn_round_ev *ev, tn_err *err) {
         on_update(m, c);
     else if (ev->kind != TN_EV_REFUSED)
         on_gone(m, c, ev->kind == TN_EV_LEAVE);
-    else if (m->state == TN_TRAINING && c->role == TNI_WAITED)
+    else if (m->state == TN_TRAINING && c->role == TNI_WAITED) {
         drop(m, c, TNI_REFUSED);
+        bar(m, c);
+    }
     return TN_OK;
 }
 
@@ -638,7 +672,7 @@ int64_t tn_round_next_tick(const tn_round *m) {
 
     switch (m->state) {
     case TN_GATHERING:
-        if (m->connected >= need_of(m))
+        if (available(m) >= need_of(m))
             return tn_deadline_after(m->now, START_RETRY_NS);
         return m->notice_at < m->wait_deadline ? m->notice_at : m->wait_deadline;
     case TN_TRAINING:

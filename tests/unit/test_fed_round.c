@@ -288,6 +288,31 @@ START_TEST(refused_updates) {
 }
 END_TEST
 
+/* With as few clients as a round needs, a refused one must not start attempt after attempt. */
+START_TEST(refused_clients_wait_for_the_next_round) {
+    tn_round_cfg cfg = plain();
+    tn_round *m;
+
+    cfg.min_clients = cfg.start_clients = 3;
+    m = training(&cfg);
+    feed(m, TN_EV_UPDATE, "a", 1);
+    feed(m, TN_EV_UPDATE, "b", 2);
+    feed(m, TN_EV_REFUSED, "c", 3);
+    ck_assert_str_eq(actions(m), "DROPPED c, RETRY 2/3, WAITING 2/3");
+    feed(m, TN_EV_BREAK, "c", 4);
+    feed(m, TN_EV_JOIN, "c", 5);
+    ck_assert_str_eq(actions(m), "");
+    feed(m, TN_EV_JOIN, "d", 6);
+    ck_assert_str_eq(actions(m), "START 1.2 3/3");
+    feed(m, TN_EV_UPDATE, "a", 7);
+    feed(m, TN_EV_UPDATE, "b", 8);
+    feed(m, TN_EV_UPDATE, "d", 9);
+    feed(m, TN_EV_COMMITTED, NULL, 10);
+    ck_assert_str_eq(actions(m), "COMMIT 3/3, START 2.1 4/4");
+    tn_round_free(m);
+}
+END_TEST
+
 START_TEST(over_selection) {
     tn_round_cfg cfg = plain();
     tn_round *m;
@@ -584,6 +609,7 @@ typedef struct watcher {
     uint32_t attempt;
     bool first, stopping;
     bool here[CLIENTS], waited[CLIENTS], reported[CLIENTS], before[CLIENTS];
+    bool barred[CLIENTS]; /* refused in this round: not to be chosen again in it */
     bool left[CLIENTS], refused[CLIENTS]; /* in the event under way: reasons to be dropped */
     int64_t broke[CLIENTS];               /* when; -1: it did not */
     uint32_t target, chosen;
@@ -602,6 +628,14 @@ static uint32_t count(const bool *set) {
 
     for (int i = 0; i < CLIENTS; i++)
         n += set[i];
+    return n;
+}
+
+static uint32_t choosable(const watcher *w) {
+    uint32_t n = 0;
+
+    for (int i = 0; i < CLIENTS; i++)
+        n += w->here[i] && !w->barred[i];
     return n;
 }
 
@@ -638,6 +672,8 @@ static void watch_event(watcher *w, const tn_round_ev *ev, int64_t now) {
         break;
     case TN_EV_REFUSED:
         w->refused[c] = true;
+        if (w->state == TN_TRAINING && w->waited[c])
+            w->barred[c] = true;
         break;
     case TN_EV_COMMITTED:
         if (w->state == TN_COMMITTING) {
@@ -648,6 +684,7 @@ static void watch_event(watcher *w, const tn_round_ev *ev, int64_t now) {
             memcpy(w->before, w->reported, sizeof(w->before));
             memset(w->reported, 0, sizeof(w->reported));
             memset(w->waited, 0, sizeof(w->waited));
+            memset(w->barred, 0, sizeof(w->barred));
         }
         break;
     case TN_EV_COMMIT_FAILED:
@@ -661,7 +698,7 @@ static void watch_event(watcher *w, const tn_round_ev *ev, int64_t now) {
 }
 
 static void watch_start(watcher *w, const tn_round_act *a, const char *const *ids, size_t n) {
-    uint32_t here = count(w->here), base = here, size;
+    uint32_t here = choosable(w), base = here, size;
 
     if (w->state != TN_GATHERING || here < watch_need(w) || w->stopping)
         FAULT("START where there was none to be");
@@ -683,8 +720,8 @@ static void watch_start(watcher *w, const tn_round_act *a, const char *const *id
     for (size_t i = 0; i < n; i++) {
         int c = index_of(ids[i]);
 
-        if (c < 0 || !w->here[c] || w->waited[c])
-            FAULT("%s in the cohort, who is not here or is there twice", ids[i]);
+        if (c < 0 || !w->here[c] || w->barred[c] || w->waited[c])
+            FAULT("%s in the cohort, who is not here, was refused or is there twice", ids[i]);
         else
             w->waited[c] = true;
         if (i > 0 && strcmp(ids[i - 1], ids[i]) >= 0)
@@ -750,7 +787,7 @@ static void watch_retry(watcher *w) {
 static void watch_action(watcher *w, const tn_round_act *a, const char *const *ids, size_t n) {
     switch (a->kind) {
     case TN_ACT_WAITING:
-        if (w->state != TN_GATHERING || a->have != count(w->here) || a->need != watch_need(w) ||
+        if (w->state != TN_GATHERING || a->have != choosable(w) || a->need != watch_need(w) ||
             a->have >= a->need)
             FAULT("WAITING %" PRIu32 "/%" PRIu32, a->have, a->need);
         break;
@@ -789,7 +826,7 @@ static void watch_after(watcher *w, const tn_round *m, bool acted, bool due) {
     if (w->state == TN_TRAINING && (count(w->waited) == 0 || count(w->reported) >= w->target ||
                                     w->now >= w->deadline))
         FAULT("still TRAINING with nobody to wait for, or after the deadline");
-    if (w->state == TN_GATHERING && (count(w->here) >= watch_need(w) || w->stopping))
+    if (w->state == TN_GATHERING && (choosable(w) >= watch_need(w) || w->stopping))
         FAULT("still GATHERING with enough clients");
     if ((w->state == TN_TRAINING || w->state == TN_GATHERING) &&
         (tn_round_next_tick(m) == TN_FOREVER || tn_round_next_tick(m) <= w->now))
@@ -972,7 +1009,8 @@ static void restore_shadow(walk *k) {
     size_t n = tn_round_cohort(k->m, &cohort), r = tn_round_reported(k->m, &reported);
     tn_err err = TN_ERR_INIT;
 
-    if (w->state != TN_TRAINING || w->deadline != k->now + w->cfg.deadline_ns || n != w->chosen)
+    if (w->state != TN_TRAINING || w->deadline != k->now + w->cfg.deadline_ns || n != w->chosen ||
+        count(w->barred) != 0) /* who was refused in an attempt before is forgotten in a crash, and asked again */
         return;
     tn_round_free(k->shadow);
     k->shadow = machine(&w->cfg, w->committed, k->now);
@@ -1100,6 +1138,7 @@ int main(void) {
     tcase_add_test(examples, the_deadline_closes_with_those_who_came);
     tcase_add_test(examples, too_few_at_the_deadline);
     tcase_add_test(examples, refused_updates);
+    tcase_add_test(examples, refused_clients_wait_for_the_next_round);
     tcase_add_test(examples, over_selection);
     tcase_add_test(examples, stopping);
     tcase_add_test(examples, a_commit_that_fails);
