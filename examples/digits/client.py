@@ -21,6 +21,7 @@ def main() -> None:
     options = parser.parse_args()
 
     torch.set_num_threads(1)
+    task.warm_up()
     x, y = task.examples(options.number, options.clients)
     engine = federated.Engine(
         task.make_model(),

@@ -25,6 +25,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("tn")
     rank, clients = dist.get_rank(), dist.get_world_size()
+    task.warm_up()
     x, y = task.examples(rank, clients)
     _, _, x_test, y_test = task.load()
     rounds: list[dict] = []

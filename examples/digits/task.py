@@ -15,7 +15,7 @@ SEED = 0
 ALPHA = 0.3  # of the Dirichlet distribution: the smaller, the less alike the clients
 MIN_EXAMPLES = 10
 LOCAL_EPOCHS = 2
-BATCH = 16
+BATCH = 32
 LEARNING_RATE = 0.2
 
 
@@ -71,6 +71,13 @@ def batches(x: torch.Tensor, y: torch.Tensor, client: int, round: int) -> list[t
 
 def optimizer(parameters) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=LEARNING_RATE)
+
+
+def warm_up() -> None:
+    """One step on a model that is thrown away: torch loads seconds' worth of modules at its first, which belong to no round."""
+    model = make_model()
+    model(torch.zeros(1, 64)).sum().backward()
+    optimizer(model.parameters()).step()
 
 
 def accuracy(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
