@@ -129,10 +129,10 @@ def follow(state: Path, server: subprocess.Popen, processes: Processes) -> Itera
                 print(f"{name} ended with exit code {process.returncode}; the federation goes on without it", flush=True)
         if len(gone) == len(processes.started) - 1:
             raise Failed(f"all clients are gone\n{processes.tail('client-0')}")
-        query = "SELECT round, seconds, bytes FROM rounds WHERE state = 'committed' AND round > ? ORDER BY round"
-        for number, seconds, size in journal.execute(query, (seen,)).fetchall():
+        query = "SELECT round, attempt, seconds, bytes FROM rounds WHERE state = 'committed' AND round > ? ORDER BY round"
+        for number, attempt, seconds, size in journal.execute(query, (seen,)).fetchall():
             model.load_state_dict(load_file(state / "models" / f"round-{number:06d}.safetensors"))
-            clients, loss = participants(journal, number)
+            clients, loss = participants(journal, number, attempt)
             yield {
                 "round": number,
                 "clients": clients,
@@ -147,9 +147,10 @@ def follow(state: Path, server: subprocess.Popen, processes: Processes) -> Itera
         time.sleep(0.02)
 
 
-def participants(journal: sqlite3.Connection, number: int) -> tuple[list[int], float | None]:
+def participants(journal: sqlite3.Connection, number: int, attempt: int) -> tuple[list[int], float | None]:
     """Whose updates a round counted, and their example-weighted loss."""
-    rows = journal.execute("SELECT client, examples, loss FROM updates WHERE round = ? ORDER BY client", (number,)).fetchall()
+    query = "SELECT client, examples, loss FROM updates WHERE round = ? AND attempt = ? ORDER BY client"
+    rows = journal.execute(query, (number, attempt)).fetchall()
     known = [(examples, loss) for _, examples, loss in rows if loss is not None]
     examples = sum(count for count, _ in known)
     mean = sum(count * loss for count, loss in known) / examples if examples else None
