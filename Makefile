@@ -139,7 +139,8 @@ $(UNITS) $(SIMS) $(SIM_HELPERS) $(BENCHES): $(SUP_A) $(LIB_A)
 	$(if $(CHECK_LIBS),,$(error Check is missing: run `make deps` (package check)))
 	@$(LINK) $(SUP_A) $(LIB_A) $(CHECK_LIBS) $(LIBS) -o $@
 
-# One fuzzer a parser: its corpus is tests/fuzz/corpus/NAME, where what it finds is kept.
+# One fuzzer a parser, seeded from tests/fuzz/corpus/NAME. What it learns stays in build/fuzz/corpus, what it breaks in
+# build/fuzz/found: a file from there that shows a fault belongs into the seeds.
 $(FUZZERS): $(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(LIB_A)
 	@$(LINK) -fsanitize=fuzzer $(LIBS) -o $@
 
@@ -229,9 +230,10 @@ fuzz: $(if $(FUZZ_SRC),deps-dev)  ## each fuzzer for FUZZ_SECONDS (30)
 	@$(if $(FUZZ_SRC),$(MAKE) --no-print-directory CC=clang BUILD=build/fuzz SAN=fuzzer-no-link$(comma)address$(comma)undefined fuzz-run,\
 	    echo "fuzz: not built yet: there is no tests/fuzz/fuzz_*.c" >&2; exit 2)
 fuzz-run: $(FUZZERS)
-	@for f in $^; do n=$${f##*/fuzz_}; mkdir -p tests/fuzz/corpus/$$n build/fuzz/found; echo "  FUZZ  $$n"; \
+	@for f in $^; do n=$${f##*/fuzz_}; seeds=tests/fuzz/corpus/$$n; [ -d $$seeds ] || seeds=; \
+	    mkdir -p $(BUILD)/corpus/$$n $(BUILD)/found; echo "  FUZZ  $$n"; \
 	    $$f -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
-	        -artifact_prefix=build/fuzz/found/$$n- tests/fuzz/corpus/$$n || exit 1; done
+	        -print_funcs=0 -artifact_prefix=$(BUILD)/found/$$n- $(BUILD)/corpus/$$n $$seeds || exit 1; done
 comma := ,
 
 # ---- checks without running -----------------------------------------------------------------------------------------
