@@ -360,7 +360,7 @@ def test_two_clients_through_the_server_give_the_weighted_mean(tmp_path):
 
 
 def test_what_engine_and_server_were_told_must_agree(tmp_path):
-    with Server(tmp_path, line(), "--rounds", "2") as server:
+    with Server(tmp_path, line(), "--rounds", "2", "--min-clients", "1") as server:
         url = server.url()
         (error,) = in_threads(client(url, line(), "a", adds(1.0, 1), rounds=7))
         assert isinstance(error, ValueError) and "rounds=7" in str(error) and "2" in str(error)
@@ -370,7 +370,7 @@ def test_what_engine_and_server_were_told_must_agree(tmp_path):
 
 def test_a_client_whose_train_function_fails_leaves_and_the_round_goes_on(tmp_path):
     start = line()
-    with Server(tmp_path, start, "--rounds", "1", "--start-clients", "2") as server:
+    with Server(tmp_path, start, "--rounds", "1", "--start-clients", "2", "--min-clients", "1") as server:
         url = server.url()
         model = line()
         results = in_threads(client(url, model, "good", adds(1.0, 1)), client(url, line(), "bad", train_returning(None)))
@@ -381,7 +381,7 @@ def test_a_client_whose_train_function_fails_leaves_and_the_round_goes_on(tmp_pa
 
 def test_a_client_with_nan_is_refused_by_name_and_goes_on(tmp_path):
     start = line()
-    with Server(tmp_path, start, "--rounds", "1", "--start-clients", "2") as server:
+    with Server(tmp_path, start, "--rounds", "1", "--start-clients", "2", "--min-clients", "1") as server:
         url = server.url()
         good, bad = line(), line()
         results = in_threads(client(url, good, "good", adds(1.0, 1)), client(url, bad, "bad", adds(math.inf, 1)))
