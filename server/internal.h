@@ -197,8 +197,6 @@ struct session {
     int64_t last_sent;
 
     uint64_t open_next;    /* the NEXT that has no answer yet; 0: none */
-    uint64_t told_round;   /* the task given over this connection */
-    uint32_t told_attempt;
     uint64_t request;      /* of the upload */
     upload *up;
 };

@@ -47,7 +47,6 @@ static bool task_for(const session *c, tn_msg_task *m) {
     const srv *s = c->srv;
     tn_round_state state = tn_round_state_of(s->round);
     const char *const *ids;
-    int64_t left;
 
     memset(m, 0, sizeof(*m));
     m->round = tn_round_number(s->round);
@@ -65,8 +64,7 @@ static bool task_for(const session *c, tn_msg_task *m) {
     }
     if (state != TN_TRAINING || tn_round_may_update(s->round, c->id, m->round, m->attempt, NULL) != TN_OK)
         return false;
-    left = tn_round_deadline(s->round) - tn_now();
-    m->deadline_seconds = left > 0 ? (double)left / 1e9 : 0;
+    m->deadline_seconds = s->cfg->deadline;
     m->cohort = (uint32_t)tn_round_cohort(s->round, &ids);
     return true;
 }
@@ -79,10 +77,6 @@ void rounds_offer(session *c) {
     if (request == 0 || !task_for(c, &m))
         return;
     c->open_next = 0;
-    if (m.kind == TN_TASK_TRAIN) {
-        c->told_round = m.round;
-        c->told_attempt = m.attempt;
-    }
     w = tn_wr_init(TN_MSG_MAX_SMALL);
     tn_msg_task_encode(&m, &w);
     session_send(c, TN_MSG_TASK, request, &w);

@@ -105,7 +105,8 @@ static void header_in(void *arg, const tn_err *err) {
         tn_fail(&c->rx.err, TN_EPROTO, "%s (type %u) may not come now", tn_msg_name(f->type), (unsigned)f->type);
         post(c, EV_RECV_BAD);
     } else if (f->size > (empty ? 0 : max) || (f->size == 0 && !empty)) {
-        tn_fail(&c->rx.err, TN_EPROTO, "%s with a body of %" PRIu64 " bytes", tn_msg_name(f->type), f->size);
+        tn_fail(&c->rx.err, f->size == 0 || empty ? TN_EPROTO : TN_ETOOBIG, "%s with a body of %" PRIu64 " bytes",
+                tn_msg_name(f->type), f->size);
         post(c, EV_RECV_BAD);
     } else if (f->size == 0) {
         post(c, EV_MESSAGE);
@@ -127,7 +128,7 @@ static void arm(session *c) {
                                                  : TN_FOREVER;
 
     c->rx_busy = true;
-    tn_frame_recv(c->conn, &c->in, TN_MSG_CHUNK, limit, header_in, c);
+    tn_frame_recv(c->conn, &c->in, UINT64_MAX, limit, header_in, c); /* header_in knows the limit of each type */
 }
 
 /* Reads until the peer closes, so that the ERROR it was sent is not lost to a reset. One small read is enough:
@@ -391,25 +392,24 @@ static const tn_enrolled *enrolled(srv *s, const uint8_t key[TN_KEY_BYTES]) {
 /* Who is it? Fills in c->id. */
 static tn_code authenticate(session *c, const tn_msg_hello *m, const uint8_t transcript[TN_HASH_BYTES], tn_err *err) {
     const tn_enrolled *e;
-    tn_code code = tn_key_verify(m->key, TN_HELLO_CLIENT, transcript, TN_HASH_BYTES, m->sig, err);
+    const char *id = m->id;
 
-    if (code != TN_OK)
-        return tn_ctx(err, "HELLO");
-    if (!c->tls) {
-        if (m->id[0] == '\0')
-            return tn_fail(err, TN_EAUTH, "without TLS a client has to say its id");
-        snprintf(c->id, sizeof(c->id), "%s", m->id);
-        return TN_OK;
+    if (c->tls) {
+        e = enrolled(c->srv, m->key);
+        if (e == NULL)
+            return tn_fail(err, TN_EAUTH, "this client's identity is not enrolled in the server's list of clients; "
+                           "`torchnative-ctl cert issue` enrols one");
+        if (memcmp(e->cert, m->cert, sizeof(e->cert)) != 0)
+            return tn_fail(err, TN_EAUTH, "client %s came with another certificate than the one it was enrolled with",
+                           e->id);
+        id = e->id; /* what the client claims decides nothing */
+    } else if (id[0] == '\0') {
+        return tn_fail(err, TN_EAUTH, "without TLS a client has to say its id");
     }
-    e = enrolled(c->srv, m->key);
-    if (e == NULL)
-        return tn_fail(err, TN_EAUTH, "this client's identity is not enrolled here; `torchnative-ctl cert issue` enrols it");
-    if (memcmp(e->cert, m->cert, sizeof(e->cert)) != 0)
-        return tn_fail(err, TN_EAUTH, "client %s came with another certificate than the one it was enrolled with", e->id);
-    if (m->id[0] != '\0' && strcmp(m->id, e->id) != 0)
-        return tn_fail(err, TN_EAUTH, "this identity is enrolled as %s, not as %s", e->id, m->id);
-    snprintf(c->id, sizeof(c->id), "%s", e->id);
-    c->authenticated = true;
+    if (tn_key_verify(m->key, TN_HELLO_CLIENT, transcript, TN_HASH_BYTES, m->sig, err) != TN_OK)
+        return tn_ctx(err, "HELLO");
+    snprintf(c->id, sizeof(c->id), "%s", id);
+    c->authenticated = c->tls;
     return TN_OK;
 }
 
@@ -447,7 +447,6 @@ static void on_hello(session *c, const uint8_t *body, size_t n) {
     }
     tn_msg_transcript(c->challenge, &m, transcript);
     if (authenticate(c, &m, transcript, &err) != TN_OK) {
-        c->id[0] = '\0';
         session_end(c, err.code, "%s", err.msg);
         return;
     }
@@ -477,14 +476,7 @@ static void on_next(session *c, uint64_t request) {
     char text[256];
 
     c->open_next = request;
-    /* It has its task, and asks for another instead of reporting. */
-    if (c->told_attempt != 0 && c->told_round == tn_round_number(c->srv->round) &&
-        c->told_attempt == tn_round_attempt(c->srv->round)) {
-        c->told_attempt = 0;
-        rounds_feed(c->srv, TN_EV_REFUSED, c->id);
-    }
-    if (c->open_next != 0)
-        rounds_offer(c);
+    rounds_offer(c);
     if (c->open_next != 0) {
         rounds_sentence(c->srv, text, sizeof(text));
         session_notice(c, text);
@@ -504,7 +496,7 @@ static void on_get(session *c, uint64_t request, const uint8_t *body, size_t n) 
         session_error(c, request, TN_EROUND, "the model of round %" PRIu64 " is not served any more; now it is round %" PRIu64,
                       m.round, now);
     else if (m.size == 0 || m.offset >= s->layout.nbytes)
-        session_error(c, request, TN_EINVAL, "GET of %" PRIu64 " bytes from %" PRIu64 " of a model of %zu", m.size, m.offset,
+        session_error(c, request, TN_ENOTFOUND, "GET of %" PRIu64 " bytes from %" PRIu64 " of a model of %zu", m.size, m.offset,
                       s->layout.nbytes);
     else
         session_send_piece(c, m.offset, m.size < s->layout.nbytes - m.offset ? m.size : s->layout.nbytes - m.offset,
