@@ -47,6 +47,7 @@ typedef struct client {
     char *waits_for; /* the key of a GET that is not answered yet */
     uint64_t waits_id;
     bool reading, sending, gone;
+    bool asked; /* a request is in `body`, and the answer to the one before is still being sent */
 } client;
 
 struct server {
@@ -62,6 +63,7 @@ struct server {
 };
 
 static void on_request(void *arg, const tn_err *err);
+static void on_answered(void *arg, const tn_err *err);
 static void on_body(void *arg, const tn_err *err);
 
 static entry **find(server *s, const char *key) {
@@ -140,27 +142,11 @@ static void read_next(client *c) {
     tn_frame_recv(c->conn, &c->in, BODY_MAX, TN_FOREVER, on_request, c);
 }
 
-static void on_answered(void *arg, const tn_err *err) {
-    client *c = arg;
-    server *s = c->s;
-
-    pthread_mutex_lock(&s->lock);
-    c->sending = false;
-    free(c->answer);
-    c->answer = NULL;
-    if (err->code != TN_OK)
-        hang_up(c);
-    drop_if_gone(c);
-    end(s);
-}
-
 static void answer(client *c, uint64_t id, tn_code code, const uint8_t *value, size_t n) {
     tn_iov body;
 
-    if (c->gone || c->sending) { /* a client that asks again before it has its answer is not one of ours */
-        hang_up(c);
+    if (c->gone)
         return;
-    }
     c->out = (tn_frame){.type = code == TN_OK ? VALUE : REFUSAL, .flags = (uint16_t)code, .id = id};
     if (code == TN_OK && n > 0) {
         c->answer = malloc(n);
@@ -225,7 +211,6 @@ static void serve(client *c) {
     } else if (c->in.type == GET && e != NULL) {
         answer(c, c->in.id, TN_OK, e->value, e->n);
     } else if (c->in.type == GET) {
-        free(c->waits_for);
         c->waits_for = strdup(key);
         c->waits_id = c->in.id;
         if (c->waits_for == NULL)
@@ -237,20 +222,50 @@ static void serve(client *c) {
         serve_waiting(s, key);
 }
 
+/* Serves the request that is in, unless the answer before it is still on its way out: a client may have that,
+ * and ask again, before our callback has run. */
+static void take_request(client *c) {
+    if (c->gone || c->sending) {
+        c->asked = !c->gone;
+        return;
+    }
+    c->asked = false;
+    if (c->waits_for == NULL)
+        serve(c);
+    else /* a client that asks again while it waits is not one of ours */
+        hang_up(c);
+    free(c->body);
+    c->body = NULL;
+    if (!c->gone)
+        read_next(c);
+}
+
+static void on_answered(void *arg, const tn_err *err) {
+    client *c = arg;
+    server *s = c->s;
+
+    pthread_mutex_lock(&s->lock);
+    c->sending = false;
+    free(c->answer);
+    c->answer = NULL;
+    if (err->code != TN_OK)
+        hang_up(c);
+    else if (c->asked)
+        take_request(c);
+    drop_if_gone(c);
+    end(s);
+}
+
 static void on_body(void *arg, const tn_err *err) {
     client *c = arg;
     server *s = c->s;
 
     pthread_mutex_lock(&s->lock);
     c->reading = false;
-    if (err->code == TN_OK && !c->gone)
-        serve(c);
+    if (err->code == TN_OK)
+        take_request(c);
     else
         hang_up(c);
-    free(c->body);
-    c->body = NULL;
-    if (!c->gone)
-        read_next(c);
     drop_if_gone(c);
     end(s);
 }
