@@ -7,7 +7,7 @@
  *       silent   takes the task and never answers
  *       nan      one element is NaN
  *       zero     an update of 0 examples
- *       late     reports for the round before
+ *       early    reports for the round to come
  *       twice    sends the same update twice
  *       again    asks for another task instead of reporting
  *       bye      says good-bye with the task in hand
@@ -65,7 +65,7 @@ static int unexpected(const char *what, tn_code code, const tn_err *err) {
 }
 
 /* Returns an exit code, or -1 to go on. */
-static int run_round(tn_client *c, const options *o, tn_msg_task *task, uint8_t *model, uint8_t *delta) {
+static int run_round(tn_client *c, options *o, tn_msg_task *task, uint8_t *model, uint8_t *delta) {
     const tn_layout *l = tn_client_layout(c);
     const char *what = o->what != NULL && o->at == task->round ? o->what : "";
     tn_metric metric[2] = {{.name = "loss"}, {.name = "odd"}};
@@ -73,6 +73,8 @@ static int run_round(tn_client *c, const options *o, tn_msg_task *task, uint8_t 
     tn_err err = TN_ERR_INIT;
     tn_code code;
 
+    if (what[0] != '\0')
+        o->what = NULL; /* once: the task may come again */
     if (strcmp(what, "die") == 0)
         raise(SIGKILL);
     if (strcmp(what, "silent") == 0)
@@ -92,20 +94,20 @@ static int run_round(tn_client *c, const options *o, tn_msg_task *task, uint8_t 
         memcpy(delta, &(float){NAN}, sizeof(float));
     if (strcmp(what, "zero") == 0)
         report.examples = 0;
-    if (strcmp(what, "late") == 0)
-        task->round--;
+    if (strcmp(what, "early") == 0)
+        task->round++;
     code = tn_client_submit(c, task, delta, &report, &err);
     if (code == TN_OK && strcmp(what, "twice") == 0)
         code = tn_client_submit(c, task, delta, &report, &err);
     if (code == TN_OK)
-        return strcmp(what, "nan") != 0 && strcmp(what, "zero") != 0 && strcmp(what, "late") != 0 ? -1
+        return strcmp(what, "nan") != 0 && strcmp(what, "zero") != 0 && strcmp(what, "early") != 0 ? -1
                                                                                                : unexpected(what, code, &err);
     printf("refused %s %s\n", tn_code_name(code), err.msg);
     fflush(stdout);
     return code == TN_EROUND || code == TN_ENONFINITE || code == TN_EINVAL ? -1 : 1;
 }
 
-static int run(tn_client *c, const options *o) {
+static int run(tn_client *c, options *o) {
     size_t nbytes = tn_client_layout(c)->nbytes;
     uint8_t *model = malloc(nbytes), *delta = malloc(nbytes);
     tn_err err = TN_ERR_INIT;
