@@ -392,6 +392,10 @@ static tn_code collect(const tn_cfg_row *rows, const struct option *options, int
             code = one_positional(positional, optarg, err);
         } else {
             code = one_flag(rows, found, at, argv, &flags[*count], err);
+            /* Now, before its value is taken for an argument that nobody expects. */
+            if (code == TN_OK && rows[flags[*count].row].type == TN_CFG_NOT_BUILT)
+                code = tn_fail(err, TN_EUNSUPPORTED, "--%s is not built yet: %s", rows[flags[*count].row].name,
+                               rows[flags[*count].row].help);
             *count += 1;
         }
         at = optind;
