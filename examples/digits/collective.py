@@ -1,6 +1,6 @@
 """The same federation without a server: each rank of a torch.distributed world is one client.
 
-    torchrun --nproc-per-node 8 collective.py --rounds 20 --out FOLDER
+    torchrun --nproc-per-node 8 collective.py --rounds 20 --data FOLDER --out FOLDER
 """
 
 import argparse
@@ -19,15 +19,16 @@ from torchnative.nn import federated
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--out", required=True, help="where rank 0 writes model.safetensors and rounds.json")
+    parser.add_argument("--data", required=True, help="the folder with a file of examples for each rank")
+    parser.add_argument("--out", required=True, help="where rank 0 writes model.safetensors")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
     dist.init_process_group("tn")
     rank, clients = dist.get_rank(), dist.get_world_size()
     task.warm_up()
-    x, y = task.examples(rank, clients)
-    _, _, x_test, y_test = task.load()
+    x, y = task.read_share(os.path.join(options.data, f"client-{rank}.safetensors"))
+    x_test, y_test = task.read_share(os.path.join(options.data, "test.safetensors"))
     rounds: list[dict] = []
 
     def report(engine: federated.Engine, record: federated.RoundRecord) -> None:

@@ -92,8 +92,8 @@ def with_server(out: Path, rounds: int, clients: int) -> list[dict]:
         url = wait_for_endpoint(server, processes, state / "endpoint")
         print(f"server    {url} with mutual TLS, state in {shown(state)}", flush=True)
         for number in range(clients):
-            command = [sys.executable, HERE / "client.py", "--number", number, "--clients", clients, "--server", url, "--certs", certs]
-            processes.start(f"client-{number}", command)
+            command = [sys.executable, HERE / "client.py", "--number", number, "--server", url, "--certs", certs]
+            processes.start(f"client-{number}", command + ["--data", out / "data" / f"client-{number}.safetensors"])
         print(f"clients   {clients} processes, logs in {shown(processes.logs)}", flush=True)
         records = []
         for record in follow(state, server, processes):
@@ -160,7 +160,7 @@ def participants(journal: sqlite3.Connection, number: int, attempt: int) -> tupl
 def with_torchrun(out: Path, rounds: int, clients: int) -> list[dict]:
     """Runs collective.py under torchrun and follows what rank 0 prints."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", clients]
-    command += [HERE / "collective.py", "--rounds", rounds, "--out", out]
+    command += [HERE / "collective.py", "--rounds", rounds, "--data", out / "data", "--out", out]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     records = []
     log = out / "torchrun.log"
@@ -215,6 +215,7 @@ def main() -> int:
     out = options.out.resolve()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
+    task.write_shares(out / "data", options.clients)
     runner = with_server if options.mode == "server" else with_torchrun
     try:
         records = runner(out, options.rounds, options.clients)

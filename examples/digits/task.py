@@ -1,15 +1,14 @@
 """The learning task: scikit-learn's digits, an MLP, and how the examples are spread over the clients.
 
-Everything is seeded, so that each process finds the same split by itself, and so that the plain-torch reference can repeat
-what the clients did.
+The driver writes each client's share to a file of its own, and a client reads no other. Everything is seeded, so that the
+plain-torch reference can repeat what the clients did.
 """
 
 import functools
+from pathlib import Path
 
-import numpy
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+from safetensors.torch import load_file, save_file
 
 SEED = 0
 ALPHA = 0.3  # of the Dirichlet distribution: the smaller, the less alike the clients
@@ -22,6 +21,10 @@ LEARNING_RATE = 0.2
 @functools.cache
 def load() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Training inputs [n, 64] in 0..1 and targets [n], then the 20 % stratified test part."""
+    import numpy  # these are the driver's: a client needs neither, and scikit-learn takes a second to import
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
     digits = load_digits()
     inputs = (digits.data / 16.0).astype(numpy.float32)
     x, x_test, y, y_test = train_test_split(inputs, digits.target, test_size=0.2, random_state=SEED, stratify=digits.target)
@@ -33,10 +36,12 @@ def split(targets: torch.Tensor, clients: int) -> list[torch.Tensor]:
 
     Drawn again until every client has at least MIN_EXAMPLES.
     """
+    import numpy
+
     random = numpy.random.default_rng(SEED)
     labels = targets.numpy()
     for _ in range(1000):
-        parts: list[list[numpy.ndarray]] = [[] for _ in range(clients)]
+        parts: list[list] = [[] for _ in range(clients)]
         for label in range(10):
             index = numpy.flatnonzero(labels == label)
             random.shuffle(index)
@@ -55,6 +60,22 @@ def examples(client: int, clients: int) -> tuple[torch.Tensor, torch.Tensor]:
     x, y, _, _ = load()
     mine = split(y, clients)[client]
     return x[mine], y[mine]
+
+
+def write_shares(folder: Path, clients: int) -> None:
+    """FOLDER/client-0.safetensors and so on, one for each client, and FOLDER/test.safetensors."""
+    folder.mkdir()
+    for client in range(clients):
+        x, y = examples(client, clients)
+        save_file({"x": x, "y": y}, folder / f"client-{client}.safetensors")
+    _, _, x, y = load()
+    save_file({"x": x, "y": y}, folder / "test.safetensors")
+
+
+def read_share(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets from one of those files."""
+    share = load_file(path)
+    return share["x"], share["y"]
 
 
 def make_model() -> torch.nn.Module:
