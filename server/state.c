@@ -268,6 +268,19 @@ static tn_code load_identity(srv *s, tn_err *err) {
     return code;
 }
 
+/* What atomic writes of a server that was killed have left. */
+static void sweep_temporaries(const char *dir) {
+    DIR *d = opendir(dir);
+    struct dirent *e;
+
+    while (d != NULL && (e = readdir(d)) != NULL) {
+        if (strstr(e->d_name, ".tmp-") != NULL && unlinkat(dirfd(d), e->d_name, 0) != 0)
+            tn_log(TN_LOG_WARN, "server", "%s/%s cannot be removed", dir, e->d_name);
+    }
+    if (d != NULL)
+        closedir(d);
+}
+
 tn_code state_open(srv *s, tn_err *err) {
     char *db = NULL, *initial = NULL;
     tn_code code;
@@ -275,8 +288,11 @@ tn_code state_open(srv *s, tn_err *err) {
     if ((code = path_in(&s->models_dir, s->cfg->state, "models", err)) != TN_OK ||
         (code = path_in(&s->spool_dir, s->cfg->state, "spool", err)) != TN_OK ||
         (code = path_in(&db, s->cfg->state, "state.db", err)) != TN_OK ||
-        (code = tn_mkdirs(s->models_dir, err)) != TN_OK || (code = tn_mkdirs(s->spool_dir, err)) != TN_OK ||
-        (code = load_identity(s, err)) != TN_OK || (code = journal_open(&s->journal, db, s->sync, err)) != TN_OK ||
+        (code = tn_mkdirs(s->models_dir, err)) != TN_OK || (code = tn_mkdirs(s->spool_dir, err)) != TN_OK)
+        goto out;
+    sweep_temporaries(s->cfg->state);
+    sweep_temporaries(s->models_dir);
+    if ((code = load_identity(s, err)) != TN_OK || (code = journal_open(&s->journal, db, s->sync, err)) != TN_OK ||
         (code = journal_get(s->journal, "initial_hash", &initial, err)) != TN_OK)
         goto out;
     code = initial == NULL ? first_start(s, err) : later_start(s, initial, err);

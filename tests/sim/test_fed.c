@@ -201,14 +201,16 @@ typedef struct server {
 } server;
 
 static void wait_for_endpoint(server *s) {
-    char path[300];
+    char path[300], *text;
     int status;
 
     snprintf(path, sizeof(path), "%s/endpoint", state);
     until(access(path, R_OK) == 0 || waitpid(s->pid, &status, WNOHANG) != 0);
     if (access(path, R_OK) != 0)
         ck_abort_msg("the server ended:\n%s", text_of(s->log));
-    snprintf(s->url, sizeof(s->url), "%s", text_of("state/endpoint"));
+    text = text_of("state/endpoint");
+    snprintf(s->url, sizeof(s->url), "%s", text);
+    free(text);
     s->url[strcspn(s->url, "\n")] = '\0';
 }
 
