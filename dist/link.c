@@ -238,9 +238,7 @@ static void describe(char *buf, size_t cap, const tn_frame *f, bool with_seq) {
 
     if (with_seq)
         snprintf(seq, sizeof(seq), " as its number %llu", (unsigned long long)f->id);
-    if (f->type == TNI_REFUSED)
-        snprintf(buf, cap, "nothing, as it refused the arguments of its call,%s", seq);
-    else if (f->type == TNI_BARRIER)
+    if (f->type == TNI_BARRIER)
         snprintf(buf, cap, "barrier%s", seq);
     else
         snprintf(buf, cap, "%s%s%s %s of %s%lu bytes%s", tni_type_name(f->type), reduces ? " " : "",
@@ -255,7 +253,11 @@ static void mismatch(tni_link *l, const tn_frame *want) {
 
     describe(got, sizeof(got), &l->in, seq);
     describe(wanted, sizeof(wanted), want, seq);
-    if (l->in.type == want->type && l->in.flags == want->flags && l->in.tag == want->tag && !seq)
+    if (l->in.type == TNI_REFUSED || want->type == TNI_REFUSED)
+        snprintf(text, sizeof(text), "rank %d refused the arguments of its own call (its error says why) where rank %d has %s",
+                 l->in.type == TNI_REFUSED ? l->peer : l->g->rank, l->in.type == TNI_REFUSED ? l->g->rank : l->peer,
+                 l->in.type == TNI_REFUSED ? wanted : got);
+    else if (l->in.type == want->type && l->in.flags == want->flags && l->in.tag == want->tag && !seq)
         snprintf(text, sizeof(text),
                  "rank %d cuts messages differently (%llu bytes where %llu were expected): all ranks need the same "
                  "options `segment` and `small_max`",

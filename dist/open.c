@@ -235,7 +235,7 @@ static void on_hello(void *arg, const tn_err *err) {
     if (err->code != TN_OK || g->stop || h->in.type != TNI_HELLO || h->in.size != TNI_COOKIE_BYTES ||
         h->in.flags >= TNI_KINDS || h->in.tag >= (uint32_t)g->size || h->in.tag == (uint32_t)g->rank) {
         if (!g->stop)
-            tn_log(TN_LOG_WARN, "dist", "group %s: a stranger at %s was turned away", g->name,
+            tn_log(err->code != TN_OK ? TN_LOG_DEBUG : TN_LOG_WARN, "dist", "group %s: a stranger at %s was turned away", g->name,
                    tn_tx_conn_peer(h->conn));
         hello_free(h, true);
     } else {
