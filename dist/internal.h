@@ -259,7 +259,8 @@ void tni_link_body(tni_link *l, tni_msg *m);  /* receives the body of the header
 void tni_link_malformed(tni_link *l);         /* the header that has just come has no place here */
 void tni_link_abort(tni_link *l);             /* the group was aborted: send FAIL */
 void tni_link_drain(tni_link *l, uint64_t n); /* skips n bytes, then reads the next header */
-void tni_link_broken(tni_link *l, const tn_err *err);
+/* The stream is of no more use. needed: a collective needs it for what has just failed (else: if it waits for it). */
+void tni_link_broken(tni_link *l, const tn_err *err, bool needed);
 void tni_link_failed(tni_link *l); /* the group has failed: drop what is queued, send FAIL */
 bool tni_link_busy(const tni_link *l); /* tensor memory is in the hands of the transport */
 void tni_link_bye(tni_link *l);

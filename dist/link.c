@@ -83,7 +83,7 @@ static void on_sent(void *arg, const tn_err *err) {
 
     tni_io_end(g);
     if (err->code != TN_OK)
-        tni_link_broken(l, err); /* while the message still counts as needed */
+        tni_link_broken(l, err, !l->out_head->control);
     l->sending = false;
     m = pop(&l->out_head, &l->out_tail);
     msg_done(g, m, err->code != TN_OK ? err : NULL);
@@ -172,7 +172,7 @@ static void on_drained(void *arg, const tn_err *err) {
     tni_io_end(g);
     l->reading = false;
     if (err->code != TN_OK)
-        tni_link_broken(l, err);
+        tni_link_broken(l, err, false);
     else
         tni_link_drain(l, l->drain_left);
     tni_unlock(g);
@@ -188,7 +188,7 @@ void tni_link_drain(tni_link *l, uint64_t n) {
     }
     if (l->drain == NULL && (l->drain = malloc(DRAIN_BYTES)) == NULL) {
         tn_fail(&err, TN_ENOMEM, "no memory to skip a message");
-        tni_link_broken(l, &err);
+        tni_link_broken(l, &err, false);
         return;
     }
     piece = (tn_iov){l->drain, n < DRAIN_BYTES ? (size_t)n : DRAIN_BYTES};
@@ -206,7 +206,7 @@ static void on_body(void *arg, const tn_err *err) {
     tni_io_end(g);
     l->reading = false;
     if (err->code != TN_OK)
-        tni_link_broken(l, err); /* while the message still counts as needed */
+        tni_link_broken(l, err, true);
     m = l->body;
     l->body = NULL;
     msg_done(g, m, err->code != TN_OK ? err : NULL);
@@ -330,7 +330,7 @@ static void on_fail_text(void *arg, const tn_err *err) {
     tni_io_end(g);
     l->reading = false;
     if (err->code != TN_OK) {
-        tni_link_broken(l, err);
+        tni_link_broken(l, err, false);
     } else {
         l->fail_in = true;
         tni_heard_fail(g, l->peer, l->kind, &l->in, l->text);
@@ -345,9 +345,19 @@ static void on_fail_text(void *arg, const tn_err *err) {
     tni_unlock(g);
 }
 
+/* Whether a collective still needs the peer. The message that is under way does not count: its bytes may have arrived
+ * and served their purpose there before our callback has run; if they did not, that callback says so. */
+static bool needs_peer(const tni_link *l) {
+    const tni_msg *m = l->sending ? l->out_head->next : l->out_head;
+
+    for (; m != NULL; m = m->next)
+        if (!m->control)
+            return true;
+    return l->expect_head != NULL;
+}
+
 static void heard_bye(tni_link *l) {
     tn_pg *g = l->g;
-    bool needed = l->expect_head != NULL || (l->out_head != NULL && !l->out_head->control);
     tn_err err;
 
     l->bye_in = true;
@@ -356,7 +366,7 @@ static void heard_bye(tni_link *l) {
     if (l->kind == TNI_P2P) {
         tn_fail(&err, TN_EPEER, "rank %d has left the group", l->peer);
         tni_p2p_lost(g, l->peer, &err);
-    } else if (needed && !g->failed) {
+    } else if (needs_peer(l)) {
         (void)unusable(l); /* fails the group by name */
     }
     tni_link_bye(l);
@@ -370,7 +380,7 @@ void tni_link_malformed(tni_link *l) {
 
     tn_fail(&err, TN_EPROTO, "sent a frame of type %u and %llu bytes that has no place here", l->in.type,
             (unsigned long long)l->in.size);
-    tni_link_broken(l, &err);
+    tni_link_broken(l, &err, false);
 }
 
 static void on_header(void *arg, const tn_err *err) {
@@ -381,7 +391,7 @@ static void on_header(void *arg, const tn_err *err) {
     tni_io_end(g);
     l->reading = false;
     if (err->code != TN_OK) {
-        tni_link_broken(l, err);
+        tni_link_broken(l, err, false);
     } else if (l->in.type == TNI_FAIL && l->in.size <= TNI_FAIL_TEXT && l->in.size > 0) {
         piece = (tn_iov){l->text, (size_t)l->in.size};
         l->reading = true;
@@ -428,15 +438,12 @@ void tni_link_drop(tni_link *l, bool keep_control) {
     l->out_tail = keep_tail;
 }
 
-void tni_link_broken(tni_link *l, const tn_err *err) {
+void tni_link_broken(tni_link *l, const tn_err *err, bool needed) {
     tn_pg *g = l->g;
     tni_link *other = tni_link_of(g, l->peer, TNI_COLL);
     bool was_over = l->state == TNI_BROKEN || l->state == TNI_LEFT;
-    bool needed = l->expect_head != NULL || l->body != NULL || l->sending;
-    tni_msg *m;
 
-    for (m = l->out_head; m != NULL; m = m->next)
-        needed = needed || !m->control;
+    needed = needed || needs_peer(l);
     if (l->conn != NULL)
         tn_tx_close(l->conn);
     if (!was_over && l->fail_in) {

@@ -51,7 +51,7 @@ static void hello_free(tni_hello *h, bool conn_too) {
 /* Our own attempt has failed; the peer's may have succeeded meanwhile. */
 static void dial_failed(tni_link *l, const tn_err *err) {
     if (l->state == TNI_DIALING)
-        tni_link_broken(l, err);
+        tni_link_broken(l, err, false);
 }
 
 static void on_reply_text(void *arg, const tn_err *err) {
@@ -152,13 +152,13 @@ void tni_link_dial(tni_link *l) {
         return;
     l->state = TNI_DIALING;
     if (l->dialer == NULL && tn_tx_dialer_new(&l->dialer, g->addr[l->peer], &g->tls, &err) != TN_OK) {
-        tni_link_broken(l, &err);
+        tni_link_broken(l, &err, false);
         return;
     }
     h = hello_new(g);
     if (h == NULL) {
         tn_fail(&err, TN_ENOMEM, "no memory to connect");
-        tni_link_broken(l, &err);
+        tni_link_broken(l, &err, false);
         return;
     }
     h->link = l;

@@ -92,6 +92,13 @@ static void talk(tn_pg *g, tni_p2p *op, tni_msg *m, tni_type type, uint32_t tag)
 
 /* ---- Ends of a transfer ---- */
 
+static void broken_off(tn_pg *g, tni_p2p *op) {
+    char why[TNI_FAIL_TEXT];
+
+    snprintf(why, sizeof(why), "rank %d %.300s", op->peer, tni_link_of(g, op->peer, TNI_P2P)->err.msg);
+    fail(g, op, TN_EPEER, why);
+}
+
 static void on_data_sent(tn_pg *g, tni_msg *m, const tn_err *err) {
     tni_p2p *op = m->arg;
 
@@ -100,9 +107,10 @@ static void on_data_sent(tn_pg *g, tni_msg *m, const tn_err *err) {
         free_if_unused(op);
     else if (op->err.code != TN_OK)
         over(g, op, &op->err);
-    else if (err == NULL)
+    else if (err != NULL)
+        broken_off(g, op);
+    else
         over(g, op, NULL);
-    /* else the link has broken, which tni_p2p_lost tells or has told */
 }
 
 static void on_data_received(tn_pg *g, tni_msg *m, const tn_err *err) {
@@ -112,7 +120,7 @@ static void on_data_received(tn_pg *g, tni_msg *m, const tn_err *err) {
     if (op->err.code != TN_OK) {
         over(g, op, &op->err);
     } else if (err != NULL) {
-        op->state = TNI_P_MATCHED; /* tni_p2p_lost may end it now */
+        broken_off(g, op);
     } else if (op->staging != NULL) {
         op->state = TNI_P_UNPACK; /* not on the transport's thread */
         g->todo++;
@@ -181,7 +189,7 @@ static void heard_rts(tni_link *l) {
         tn_err err;
 
         tn_fail(&err, TN_ETOOBIG, "has %zu messages here that nobody receives", l->rts_count);
-        tni_link_broken(l, &err);
+        tni_link_broken(l, &err, false);
         return;
     }
     *r = (tni_rts){.peer = l->peer, .tag = l->in.tag, .id = l->in.id, .size = size};
@@ -325,7 +333,9 @@ static bool others_left(const tn_pg *g) {
     return false;
 }
 
+/* Transfers that the transport has in hand end by their own callbacks: the bytes may just have made it. */
 void tni_p2p_lost(tn_pg *g, int peer, const tn_err *err) {
+    tni_link *l = tni_link_of(g, peer, TNI_P2P);
     tni_rts **at = &g->rts;
     tni_p2p *op, *next;
     bool alone = !others_left(g);
@@ -340,9 +350,12 @@ void tni_p2p_lost(tn_pg *g, int peer, const tn_err *err) {
         next = op->next;
         if (op->state == TNI_P_UNPACK || op->err.code != TN_OK)
             continue;
-        if (op->peer == peer) {
-            if (op->state == TNI_P_MOVING && op->holds > 0)
-                tn_tx_close(tni_link_of(g, peer, TNI_P2P)->conn);
+        if (op->peer == peer && op->state == TNI_P_MOVING) {
+            if (tni_unsend(l, &op->msg)) {
+                op->holds--;
+                fail(g, op, err->code, err->msg);
+            }
+        } else if (op->peer == peer) {
             fail(g, op, err->code, err->msg);
         } else if (op->peer < 0 && alone) {
             fail(g, op, err->code, "no other rank is left");

@@ -643,7 +643,9 @@ static void mode_grid(void) {
         bool big = n > 1000;
 
         if (big && opt.segment != 0 && opt.segment < 4096)
-            continue; /* tiny segments are for edges */
+            continue; /* tiny segments are for edges: a hundred of them do */
+        if (n == 1000 && opt.segment != 0 && opt.segment < 4096)
+            n = 130;
         for (d = 0; d < TN_DTYPE_COUNT; d++) {
             layout how = (layout)((d + (int)c) % LAYOUTS);
 

@@ -199,7 +199,7 @@ static void make_certificates(void) {
 
     snprintf(cert, sizeof(cert), "%s/rank.pem", dir);
     snprintf(key, sizeof(key), "%s/rank.key", dir);
-    ck_assert_msg(tn_cert_init(dir, "test CA", 2, &err) == TN_OK, "%s", err.msg);
+    ck_assert_msg(tn_cert_init(dir, "test-ca", 2, &err) == TN_OK, "%s", err.msg);
     ck_assert_msg(tn_cert_issue(dir, &req, cert, key, NULL, &err) == TN_OK, "%s", err.msg);
     snprintf(certs[0], sizeof(certs[0]), "cert=%s", cert);
     snprintf(certs[1], sizeof(certs[1]), "key=%s", key);
