@@ -334,6 +334,7 @@ static tn_code connect_once(tn_client *c, tn_err *err) {
     tn_msg_welcome welcome;
     tn_code code = tni_chan_dial(&c->link, ATTEMPT_NS, err);
 
+    memset(&challenge, 0, sizeof(challenge));
     memset(&welcome, 0, sizeof(welcome));
     if (code == TN_OK)
         code = read_challenge(c, deadline, &challenge, err);

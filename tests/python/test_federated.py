@@ -181,6 +181,7 @@ def test_nan_alone_is_refused_and_the_model_is_unchanged():
     before = model.weight.detach().clone()
     with pytest.raises(RuntimeError, match="NaN|nan|finite"):
         federated.Engine(model, rounds=1, train=adds(math.nan, 1)).participate()
+    assert torch.equal(model.weight, before)
 
 
 def test_progress_is_silent_in_a_pipe_and_shown_on_request():

@@ -8,6 +8,7 @@
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
+#include <sqlite3.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -1045,6 +1046,57 @@ START_TEST(already_in_use) {
 }
 END_TEST
 
+/* Damage that others have done to STATE: named, and nothing is overwritten. */
+static void sql(const char *statement) {
+    char path[300];
+    sqlite3 *db;
+
+    snprintf(path, sizeof(path), "%s/state.db", state);
+    ck_assert_int_eq(sqlite3_open(path, &db), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_exec(db, statement, NULL, NULL, NULL), SQLITE_OK);
+    ck_assert_int_eq(sqlite3_close(db), SQLITE_OK);
+}
+
+static void overwrite(const char *name, const char *text) {
+    const tn_part part = {text, strlen(text)};
+    char path[300];
+
+    snprintf(path, sizeof(path), "%s/%s", state, name);
+    ck_assert_int_eq(tn_file_write_atomic(path, &part, 1, 0644, NULL), TN_OK);
+}
+
+static void check_refused(const char *log, const char *fragment) {
+    ck_assert_int_eq(run("torchnative-server", log, "--listen", LOOPBACK, "--state", state, NULL), 1);
+    ck_assert_says(log, fragment);
+}
+
+START_TEST(damaged_state) {
+    server s = serve(LOOPBACK, "--model", initial, NULL);
+    char path[300], other[300];
+
+    kill(s.pid, SIGTERM);
+    ck_assert_ended(s.pid, 0, s.log);
+    sql("PRAGMA user_version = 99");
+    check_refused("newer.log", "state.db has format 99, this program knows formats up to 1");
+    sql("PRAGMA user_version = 1");
+    snprintf(path, sizeof(path), "%s/models/round-000000.safetensors", state);
+    snprintf(other, sizeof(other), "%s/other.safetensors", dir);
+    write_initial(other, 2);
+    ck_assert_int_eq(rename(path, initial), 0);
+    check_refused("gone.log", "round-000000.safetensors");
+    ck_assert_int_eq(rename(other, path), 0);
+    check_refused("changed.log", "round-000000.safetensors is not the model that round 0 ended with");
+    ck_assert_int_eq(rename(initial, path), 0);
+    overwrite("identity", "no identity");
+    check_refused("identity.log", "identity");
+    snprintf(other, sizeof(other), "%s/identity", state);
+    ck_assert_int_eq(unlink(other), 0);
+    overwrite("state.db", "this was a journal once, and is none any more");
+    check_refused("db.log", "state.db");
+    expect_no_leftovers();
+}
+END_TEST
+
 START_TEST(certificates) {
     char path[300];
 
@@ -1101,6 +1153,7 @@ int main(void) {
     tcase_add_test(t, replaced_connection);
     tcase_add_loop_test(t, wrong_usage, 0, (int)(sizeof(wrong) / sizeof(wrong[0])));
     tcase_add_test(t, already_in_use);
+    tcase_add_test(t, damaged_state);
     tcase_add_test(t, certificates);
     suite_add_tcase(s, t);
     r = srunner_create(s);

@@ -172,7 +172,7 @@ class ProcessGroupTN(dist.ProcessGroup):
 
     # ---- collectives ----
 
-    def _work(self, name, works, tensors, inputs=None):
+    def _work(self, name, works, tensors, inputs=None, finish=None):
         if not isinstance(works, list):
             works = [works]
         record = None
@@ -180,7 +180,7 @@ class ProcessGroupTN(dist.ProcessGroup):
             # The prefix is the name by which torch knows the group, which its tools look for.
             backend = dist.get_backend(self) if self in dist.distributed_c10d._world.pg_map else BACKEND
             record = torch._C._profiler._RecordFunctionFast(f"{backend}:{name}", list(tensors if inputs is None else inputs))
-        return WorkTN(works, tensors, name, record)
+        return WorkTN(works, tensors, name, record, finish)
 
     def _call_timeout(self, opts, timeout=None):
         given = _seconds(timeout)
@@ -194,8 +194,34 @@ class ProcessGroupTN(dist.ProcessGroup):
         if opts is None or isinstance(opts, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
             op, opts = opts if opts is not None else op, None
         name, factor = _op(_reduce_op(opts, op))
+        if tensors and tensors[0].is_sparse:
+            return self._allreduce_sparse(tensors, name, self._call_timeout(opts, timeout))
         work = self._group.allreduce(tensors, name, factor, self._call_timeout(opts, timeout))
         return self._work("all_reduce", work, tensors)
+
+    def _allreduce_sparse(self, tensors, op, seconds):
+        """Everybody gets everybody's entries, and torch adds up those of equal index: the same entries in the same order on every rank. The numbers
+        of entries are waited for, since they say how much to receive."""
+        if op != "SUM" or len(tensors) != 1:
+            raise ValueError(f"all_reduce of sparse tensors: one tensor at a time, by SUM; not {len(tensors)} by {op}")
+        target, mine = tensors[0], tensors[0].detach().coalesce()
+        shape = [*target.shape, target.sparse_dim()]
+        counts = torch.zeros(self._size, 1 + len(shape), dtype=torch.int64)
+        about = torch.tensor([mine._nnz(), *shape], dtype=torch.int64)
+        self._group.allgather(list(counts), about, seconds).wait()
+        for rank, row in enumerate(counts.tolist()):
+            if row[1:] != shape:
+                raise ValueError(f"all_reduce of sparse tensors: rank {rank} has shape and sparse dimensions {row[1:]}, this rank {shape}")
+        counts = counts[:, 0].tolist()
+        indices = [torch.empty(mine.sparse_dim(), count, dtype=torch.int64) for count in counts]
+        values = [mine.values().new_empty(count, *mine.values().shape[1:]) for count in counts]
+        works = [self._group.allgather(indices, mine.indices(), seconds), self._group.allgather(values, mine.values(), seconds)]
+
+        def finish():
+            with torch.no_grad():
+                target.copy_(torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), target.shape).coalesce())
+
+        return self._work("all_reduce", works, tensors, finish=finish)
 
     def allreduce_coalesced(self, tensors, opts=None):
         name, factor = _op(_reduce_op(opts))
@@ -345,7 +371,9 @@ class ProcessGroupTN(dist.ProcessGroup):
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """torchnative.distributed.monitored_barrier, as a method. Point to point, so that a rank that does not come breaks nothing."""
-        seconds = _seconds(timeout) or self._timeout
+        seconds = timeout.total_seconds() if timeout is not None else self._timeout
+        if seconds <= 0:
+            raise TimeoutTN(f"Rank {self._rank} timed out in monitoredBarrier after {seconds * 1000:.0f} ms")
         if self._rank == 0:
             self._monitor(seconds, wait_all_ranks)
             return

@@ -4,6 +4,7 @@ C++ callers reach `wait` and `get_future` only; everything else is for Python.
 """
 
 import sys
+import threading
 import time
 import warnings
 
@@ -20,12 +21,11 @@ class TimeoutTN(dist.DistBackendError, TimeoutError):
 def translated(error):
     """The error of the native module as torch's callers know it."""
     if isinstance(error, _tn.PeerError):
-        kind = dist.DistBackendError
+        new = dist.DistBackendError(str(error))
     elif isinstance(error, TimeoutError):
-        kind = TimeoutTN
+        new = TimeoutTN(f"{error}; give a longer timeout if those ranks are only slow")
     else:
         return error
-    new = kind(str(error))
     new.code = getattr(error, "code", None)
     new.__cause__ = error
     return new
@@ -34,12 +34,14 @@ def translated(error):
 class WorkTN(dist._Work):
     """One operation of torch.distributed: one native work, or several that were issued together."""
 
-    def __init__(self, works, tensors, name, record=None):
+    def __init__(self, works, tensors, name, record=None, finish=None):
         super().__init__()
         self._works = works
         self._tensors = tensors
         self._name = name
         self._plain = self._typed = None
+        self._finish = finish  # what remains to be done with what arrived, once, by whoever sees the end first
+        self._finishing = threading.Lock() if finish is not None else None
         self._record = record
         if record is not None:
             # Left by the thread that sees the end, so that the event spans the operation and shows as asynchronous.
@@ -64,6 +66,11 @@ class WorkTN(dist._Work):
                     work.wait()
         except (_tn.PeerError, TimeoutError) as error:
             raise translated(error) from error
+        if self._finishing is not None:
+            with self._finishing:
+                finish, self._finish = self._finish, None
+                if finish is not None:
+                    finish()
 
     def synchronize(self):
         self.wait()
@@ -89,6 +96,7 @@ class WorkTN(dist._Work):
         """The tensors that the operation wrote, once it is done."""
         if not self.is_completed():
             raise RuntimeError(f"{self._name} is not done: wait() first")
+        self._wait(0.0)
         return self._tensors
 
     def source_rank(self):
@@ -112,6 +120,7 @@ class WorkTN(dist._Work):
         if self._plain is not None and from_python:
             return self._plain
         if self._tensors and self._typed is None and self.is_success():
+            self._wait(0.0)
             self._typed = torch._C.fork(lambda: self._tensors)
         if self._typed is not None:
             return self._typed

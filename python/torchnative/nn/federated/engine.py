@@ -24,7 +24,8 @@ class Engine:
     It meets the others over the default ``torch.distributed`` process group (backend ``tn``), alone when there is none
     (a world of one, with nothing to set up), or, with ``server=``, through the aggregation server. In each round it
     takes the round's model, trains it locally, and contributes the difference (the delta) with its number of examples
-    as weight. After :meth:`participate` the model holds the final global weights.
+    as weight. After :meth:`participate` the model holds the final global weights; after an error in it, the global weights of the
+    last round that this participant saw begin.
 
     Args:
         model: a ``torch.nn.Module`` on the CPU. Parameters and persistent buffers take part: floating buffers are
@@ -131,7 +132,11 @@ class Engine:
         try:
             channel.join(self.layout, self._base)
             self._agree(channel)
-            self._run(channel)
+            try:
+                self._run(channel)
+            except BaseException:
+                self._load()  # what was trained since is in no model
+                raise
         finally:
             channel.close()
         return self.history
