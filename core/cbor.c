@@ -215,7 +215,7 @@ static tn_code check_key(checker *c, map_key *seen, size_t count) {
 static tn_code check_item(checker *c, int depth, tn_cbor *out);
 
 static tn_code check_map(checker *c, const uint8_t *at, uint64_t pairs, int depth) {
-    map_key keys[TN_CBOR_MAX_PAIRS];
+    map_key keys[TN_CBOR_MAX_PAIRS] = {{NULL, 0}};
     tn_cbor value;
     tn_code code;
 

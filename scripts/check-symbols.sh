@@ -9,8 +9,10 @@ trap 'rm -rf "$tmp"' EXIT
 export LC_ALL=C
 
 nm -D --defined-only "$so" | awk '{ print $NF }' | sort -u >"$tmp/exported"
-# A declaration begins with TN_API and its name is the word before the first bracket or before ; [ and may be on the next line.
-cat "$@" | awk '
+# Preprocessed, since macros declare some. A declaration begins with what TN_API stands for; its name is the word before the first
+# bracket or before ; [ and may be on the next line.
+for header; do echo "#include \"$header\""; done | ${CC:-cc} -std=c11 -D_GNU_SOURCE -I. -E -P -xc - |
+    sed 's/__attribute__((visibility("default")))/\nTN_API/g' | awk '
     /^TN_API/ { decl = ""; on = 1 }
     on {
         decl = decl " " $0

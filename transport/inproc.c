@@ -146,18 +146,21 @@ static void conn_close(tn_tx_conn *c) {
     pthread_mutex_unlock(&e->pair->lock);
 }
 
+static void pair_free(pair *p) {
+    pthread_mutex_destroy(&p->lock);
+    free(p->end[0].ring);
+    free(p->end[1].ring);
+    free(p);
+}
+
 static void pair_unref(pair *p) {
     int left;
 
     pthread_mutex_lock(&p->lock);
     left = --p->refs;
     pthread_mutex_unlock(&p->lock);
-    if (left > 0)
-        return;
-    pthread_mutex_destroy(&p->lock);
-    free(p->end[0].ring);
-    free(p->end[1].ring);
-    free(p);
+    if (left == 0)
+        pair_free(p);
 }
 
 static void conn_release(tn_tx_conn *c) {
@@ -186,8 +189,8 @@ static bool pair_new(tn_tx_conn *out[2], const char *url) {
     for (int i = 0; i < 2; i++) {
         if (out[i] != NULL)
             tni_conn_free(out[i]);
-        pair_unref(p);
     }
+    pair_free(p);
     return false;
 }
 
