@@ -117,8 +117,9 @@ static tn_code check_list(const char *what, const tn_tensor *t, size_t n, bool o
         if (code != TN_OK)
             return code;
         if (one_dtype && t[i].dtype != t[0].dtype)
-            return tn_fail(err, TN_ESHAPE, "%s: tensor %zu is %s where the first is %s; one operation has one dtype",
-                           what, i, tn_dtype_name(t[i].dtype), tn_dtype_name(t[0].dtype));
+            return tn_fail(err, TN_ESHAPE,
+                           "%s: tensor %zu is %s where the first is %s; one operation has one dtype", what, i,
+                           tn_dtype_name(t[i].dtype), tn_dtype_name(t[0].dtype));
     }
     return TN_OK;
 }
@@ -152,8 +153,8 @@ static tn_code check_same(const char *what, const tn_tensor *a, const tn_tensor 
 
 /* ---- The operations ---- */
 
-tn_code tn_pg_allreduce(tn_pg *g, const tn_tensor *t, size_t n, tn_op op, const tn_pg_call *call, tn_work **work,
-                        tn_err *err) {
+tn_code tn_pg_allreduce(tn_pg *g, const tn_tensor *t, size_t n, tn_op op, const tn_pg_call *call,
+                        tn_work **work, tn_err *err) {
     tn_err local, *e = err != NULL ? err : &local;
     tni_op *o;
 
@@ -166,8 +167,8 @@ tn_code tn_pg_allreduce(tn_pg *g, const tn_tensor *t, size_t n, tn_op op, const 
     return issue(g, o, call, work, e);
 }
 
-tn_code tn_pg_broadcast(tn_pg *g, const tn_tensor *t, size_t n, int root, const tn_pg_call *call, tn_work **work,
-                        tn_err *err) {
+tn_code tn_pg_broadcast(tn_pg *g, const tn_tensor *t, size_t n, int root, const tn_pg_call *call,
+                        tn_work **work, tn_err *err) {
     tn_err local, *e = err != NULL ? err : &local;
     tni_op *o;
 
@@ -197,8 +198,8 @@ tn_code tn_pg_reduce(tn_pg *g, const tn_tensor *t, size_t n, int root, tn_op op,
     return issue(g, o, call, work, e);
 }
 
-tn_code tn_pg_allgather(tn_pg *g, const tn_tensor *in, const tn_tensor *out, const tn_pg_call *call, tn_work **work,
-                        tn_err *err) {
+tn_code tn_pg_allgather(tn_pg *g, const tn_tensor *in, const tn_tensor *out, const tn_pg_call *call,
+                        tn_work **work, tn_err *err) {
     tn_err local, *e = err != NULL ? err : &local;
     size_t n = (size_t)g->size;
 
@@ -209,14 +210,15 @@ tn_code tn_pg_allgather(tn_pg *g, const tn_tensor *in, const tn_tensor *out, con
     return issue(g, op_new(TNI_ALLGATHER, in, 1, out, n), call, work, e);
 }
 
-tn_code tn_pg_reduce_scatter(tn_pg *g, const tn_tensor *in, const tn_tensor *out, tn_op op, const tn_pg_call *call,
-                             tn_work **work, tn_err *err) {
+tn_code tn_pg_reduce_scatter(tn_pg *g, const tn_tensor *in, const tn_tensor *out, tn_op op,
+                             const tn_pg_call *call, tn_work **work, tn_err *err) {
     tn_err local, *e = err != NULL ? err : &local;
     size_t n = (size_t)g->size;
     tni_op *o;
 
     *work = NULL;
-    if (check_list("reduce_scatter", in, n, true, e) != TN_OK || check_view("reduce_scatter", out, e) != TN_OK ||
+    if (check_list("reduce_scatter", in, n, true, e) != TN_OK ||
+        check_view("reduce_scatter", out, e) != TN_OK ||
         check_same("reduce_scatter", &in[g->rank], out, e) != TN_OK ||
         check_op("reduce_scatter", op, out->dtype, e) != TN_OK)
         return refuse(g, call, e);
@@ -262,8 +264,8 @@ tn_code tn_pg_scatter(tn_pg *g, const tn_tensor *in, const tn_tensor *out, int r
     return issue(g, o, call, work, e);
 }
 
-tn_code tn_pg_alltoall(tn_pg *g, const tn_tensor *in, const tn_tensor *out, const tn_pg_call *call, tn_work **work,
-                       tn_err *err) {
+tn_code tn_pg_alltoall(tn_pg *g, const tn_tensor *in, const tn_tensor *out, const tn_pg_call *call,
+                       tn_work **work, tn_err *err) {
     tn_err local, *e = err != NULL ? err : &local;
     size_t n = (size_t)g->size;
 

@@ -207,11 +207,13 @@ static tn_code check_weights(const tn_pg *g, const tni_op *op, const double *w, 
         return TN_OK;
     for (r = 0; r < g->size; r++) {
         if (!isfinite(w[r]) || w[r] < 0)
-            return tn_fail(err, TN_EINVAL, "the weight of rank %d is %g: weights are finite and not negative", r, w[r]);
+            return tn_fail(err, TN_EINVAL, "the weight of rank %d is %g: weights are finite and not negative",
+                           r, w[r]);
         sum += w[r];
     }
     if (!(sum > 0) || !isfinite(sum))
-        return tn_fail(err, TN_EINVAL, "the weights of all ranks add up to %g: a mean needs a finite sum above 0", sum);
+        return tn_fail(err, TN_EINVAL,
+                       "the weights of all ranks add up to %g: a mean needs a finite sum above 0", sum);
     return TN_OK;
 }
 
@@ -253,8 +255,8 @@ static tn_code reduce_small(tn_pg *g, tni_op *op, flat *f, lists *l, tn_err *err
 
     if (buf == NULL)
         return tn_fail(err, TN_ENOMEM, "no memory to reduce %zu bytes", f->bytes);
-    if (f->bytes > 0)
-        memcpy(buf + stride * (size_t)g->rank, f->p, f->bytes); /* the result may be written while this is sent */
+    if (f->bytes > 0) /* sent from a copy, as the result may be written meanwhile */
+        memcpy(buf + stride * (size_t)g->rank, f->p, f->bytes);
     for (i = 0; i < g->size; i++)
         l->src[i] = buf + stride * (size_t)i;
     for (i = 1; i < g->size; i++) {
@@ -279,7 +281,7 @@ typedef struct blocks {
     uint8_t **src;        /* [size]: this rank's contribution to each block */
     size_t *count;        /* [size] */
     uint8_t *dst;         /* where this rank's block is reduced to; NULL: to scratch */
-    uint8_t **gather;     /* [size]: where the results of the others' blocks go; NULL: this rank does not get them */
+    uint8_t **gather;     /* [size]: where the others' results go; NULL: this rank does not get them */
     int to;               /* who gets the results: -1 all, -2 nobody else, else that rank */
 } blocks;
 
@@ -314,12 +316,13 @@ static tn_code scatter_step(tn_pg *g, tni_op *op, const blocks *b, pipeline *p, 
 
     for (i = 1; i < g->size && code == TN_OK; i++) {
         int to = peer_at(g, i), from = peer_at(g, g->size - i);
-        size_t out = seg_count(p, b->count[to], step) * p->es, in = seg_count(p, b->count[g->rank], step) * p->es;
+        size_t out = seg_count(p, b->count[to], step) * p->es,
+               in = seg_count(p, b->count[g->rank], step) * p->es;
 
-        post(g, to, true, &p->rs_send[slot * (size_t)g->size + (size_t)to], frame_of(op, b->dtype, b->total, out),
-             seg_at(p, b->src[to], step), &p->rs_sends[slot]);
-        post(g, from, false, &p->rs_recv[slot * (size_t)g->size + (size_t)from], frame_of(op, b->dtype, b->total, in),
-             stage_of(g, p, step, from), &p->rs_recvs[slot]);
+        post(g, to, true, &p->rs_send[slot * (size_t)g->size + (size_t)to],
+             frame_of(op, b->dtype, b->total, out), seg_at(p, b->src[to], step), &p->rs_sends[slot]);
+        post(g, from, false, &p->rs_recv[slot * (size_t)g->size + (size_t)from],
+             frame_of(op, b->dtype, b->total, in), stage_of(g, p, step, from), &p->rs_recvs[slot]);
     }
     return code;
 }
@@ -415,7 +418,8 @@ static tn_code run_reduce(tn_pg *g, tni_op *op, lists *l, tn_err *err) {
     if (code == TN_OK && f.bytes <= g->small_max) {
         code = reduce_small(g, op, &f, l, err);
     } else if (code == TN_OK) {
-        size_t es = tn_dtype_size(f.dtype), n = f.bytes / es, each = n / (size_t)g->size, more = n % (size_t)g->size;
+        size_t es = tn_dtype_size(f.dtype), n = f.bytes / es, each = n / (size_t)g->size,
+               more = n % (size_t)g->size;
         blocks b = {.dtype = f.dtype, .total = f.bytes, .src = l->send, .count = l->send_bytes,
                     .gather = here ? l->send : NULL, .to = op->kind == TNI_ALLREDUCE ? -1 : op->root};
         size_t at = 0, r;
@@ -485,7 +489,8 @@ static int family(const tn_pg *g, int root, bool tree, int *parent, int *childre
 }
 
 /* Down the tree by segments: TNI_DEPTH of them are received ahead, each is forwarded when it is there. */
-static tn_code pass_down(tn_pg *g, tni_op *op, const flat *f, int parent, const int *children, int n, tn_err *err) {
+static tn_code pass_down(tn_pg *g, tni_op *op, const flat *f, int parent, const int *children, int n,
+                         tn_err *err) {
     size_t seg = g->size <= FLAT_MAX_RANKS || f->bytes <= g->segment ? f->bytes : g->segment;
     size_t steps = seg > 0 ? (f->bytes + seg - 1) / seg : 1, j, expected = 0;
     int sends[TNI_DEPTH] = {0}, recvs[TNI_DEPTH] = {0}, c;
@@ -501,8 +506,8 @@ static tn_code pass_down(tn_pg *g, tni_op *op, const flat *f, int parent, const 
             size_t s = expected % TNI_DEPTH, from = expected * seg;
             size_t len = f->bytes - from < seg ? f->bytes - from : seg;
 
-            post(g, parent, false, &msgs[s * (size_t)(n + 1)], frame_of(op, f->dtype, f->bytes, len), f->p + from,
-                 &recvs[s]);
+            post(g, parent, false, &msgs[s * (size_t)(n + 1)], frame_of(op, f->dtype, f->bytes, len),
+                 f->p + from, &recvs[s]);
         }
         code = tni_wait(g, op, &recvs[slot]);
         if (code == TN_OK)
@@ -566,8 +571,8 @@ static tn_code run_moves(tn_pg *g, tni_op *op, lists *l, tn_err *err) {
     if (all || root)
         copy(g, l->recv[g->rank], l->send[g->rank], l->recv_bytes[g->rank]);
     if (all || root) {
-        code = exchange(g, op, dtype, sends ? l->send : NULL, l->send_bytes, recvs ? l->recv : NULL, l->recv_bytes,
-                        l->msgs);
+        code = exchange(g, op, dtype, sends ? l->send : NULL, l->send_bytes, recvs ? l->recv : NULL,
+                        l->recv_bytes, l->msgs);
     } else {
         size_t bytes = sends ? l->send_bytes[op->root] : l->recv_bytes[op->root];
 
@@ -575,7 +580,7 @@ static tn_code run_moves(tn_pg *g, tni_op *op, lists *l, tn_err *err) {
              sends ? l->send[op->root] : l->recv[op->root], &pending);
         code = tni_wait(g, op, &pending);
     }
-    for (r = 0; r < (int)op->nout && code == TN_OK; r++)
+    for (r = 0; out != NULL && r < (int)op->nout && code == TN_OK; r++)
         flat_store(g, &out[r]);
 out:
     flats_close(in, (int)op->nin);
@@ -621,7 +626,7 @@ tn_code tni_run(tn_pg *g, tni_op *op, tn_err *err) {
         }
         lists_free(&l);
     }
-    if (code == TN_ENOMEM && !g->failed) { /* found here alone, before anything was posted; the others are told */
+    if (code == TN_ENOMEM && !g->failed) { /* found here alone, nothing was posted; the others are told */
         snprintf(text, sizeof(text), "rank %d failed: %.300s", g->rank, err->msg);
         tni_fail(g, g->rank, -1, code, op->seq, text);
     }

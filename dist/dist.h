@@ -63,8 +63,8 @@ typedef struct tn_pg_opts {
     tn_tx_opts tls;        /* copied */
     int64_t timeout_ns;    /* of each operation; 0: 30 minutes */
     size_t segment;        /* bytes in which large messages are cut; 0: chosen. The same on all ranks */
-    size_t small_max;      /* all-reduces of up to this many bytes use the one-step algorithm; 0: chosen; SIZE_MAX and
-                            * 1 force one or the other in tests. The same on all ranks */
+    size_t small_max;      /* all-reduces of up to this many bytes use the one-step algorithm; 0: chosen;
+                            * SIZE_MAX and 1 force one or the other in tests. The same on all ranks */
 } tn_pg_opts;
 
 /* Publishes this rank's address in the store and reads those of all others (so it waits for all ranks to get
@@ -72,7 +72,8 @@ typedef struct tn_pg_opts {
  * Groups of one name may be made one after another on one store. Streams are opened on first use; every
  * stream begins with a secret of the group that travels through the store, so that strangers who connect are
  * turned away. */
-TN_API tn_code tn_pg_new(tn_pg **out, const tn_store *store, int rank, int size, const tn_pg_opts *opts, tn_err *err);
+TN_API tn_code tn_pg_new(tn_pg **out, const tn_store *store, int rank, int size, const tn_pg_opts *opts,
+                         tn_err *err);
 TN_API int tn_pg_rank(const tn_pg *g);
 TN_API int tn_pg_size(const tn_pg *g);
 /* Fails everything pending and to come with TN_ECANCELED and tells the peers why. Never blocks. */
@@ -85,8 +86,8 @@ TN_API void tn_pg_free(tn_pg *g, int64_t timeout_ns);
 /* Options of one operation; NULL means all default. */
 typedef struct tn_pg_call {
     int64_t timeout_ns; /* 0: the group's */
-    double weight;      /* PREMUL_SUM: this rank's factor; WMEAN: this rank's weight, finite and >= 0. A wrong one, or
-                         * all zero, is TN_EINVAL on every rank, and the group goes on */
+    double weight;      /* PREMUL_SUM: this rank's factor; WMEAN: this rank's weight, finite and >= 0. A wrong
+                         * one, or all zero, is TN_EINVAL on every rank, and the group goes on */
 } tn_pg_call;
 
 /* All return TN_OK and *work (one reference, yours), or a refusal that is detected at once (bad rank, op not
@@ -109,11 +110,11 @@ TN_API tn_code tn_pg_allgather(tn_pg *g, const tn_tensor *in, const tn_tensor *o
 TN_API tn_code tn_pg_reduce_scatter(tn_pg *g, const tn_tensor *in, const tn_tensor *out, tn_op op,
                                     const tn_pg_call *call, tn_work **work, tn_err *err);
 /* out[size] at the root, else NULL. */
-TN_API tn_code tn_pg_gather(tn_pg *g, const tn_tensor *in, const tn_tensor *out, int root, const tn_pg_call *call,
-                            tn_work **work, tn_err *err);
+TN_API tn_code tn_pg_gather(tn_pg *g, const tn_tensor *in, const tn_tensor *out, int root,
+                            const tn_pg_call *call, tn_work **work, tn_err *err);
 /* in[size] at the root, else NULL. */
-TN_API tn_code tn_pg_scatter(tn_pg *g, const tn_tensor *in, const tn_tensor *out, int root, const tn_pg_call *call,
-                             tn_work **work, tn_err *err);
+TN_API tn_code tn_pg_scatter(tn_pg *g, const tn_tensor *in, const tn_tensor *out, int root,
+                             const tn_pg_call *call, tn_work **work, tn_err *err);
 /* in[r] goes to rank r, out[r] comes from rank r; any sizes, zero included; one dtype. */
 TN_API tn_code tn_pg_alltoall(tn_pg *g, const tn_tensor *in, const tn_tensor *out, const tn_pg_call *call,
                               tn_work **work, tn_err *err);
@@ -126,8 +127,8 @@ TN_API tn_code tn_pg_barrier(tn_pg *g, const tn_pg_call *call, tn_work **work, t
  * group goes on after a point-to-point failure; messages to oneself are refused. */
 TN_API tn_code tn_pg_send(tn_pg *g, const tn_tensor *t, int dst, uint32_t tag, const tn_pg_call *call,
                           tn_work **work, tn_err *err);
-TN_API tn_code tn_pg_recv(tn_pg *g, const tn_tensor *t, int src, uint32_t tag, int *source, const tn_pg_call *call,
-                          tn_work **work, tn_err *err);
+TN_API tn_code tn_pg_recv(tn_pg *g, const tn_tensor *t, int src, uint32_t tag, int *source,
+                          const tn_pg_call *call, tn_work **work, tn_err *err);
 /* The sequence number of the last collective issued. */
 TN_API uint64_t tn_pg_sequence(const tn_pg *g);
 

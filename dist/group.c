@@ -22,7 +22,7 @@
 #define DEFAULT_SEGMENT ((size_t)1 << 20)
 #define DEFAULT_SMALL_MAX ((size_t)16 << 10)
 #define MAX_SIZE 4096             /* ranks */
-#define QUIESCE (2 * TN_SECOND)   /* for healthy peers to take what is under way, so that they read the FAIL behind it */
+#define QUIESCE (2 * TN_SECOND)   /* for healthy peers to take what is under way and read the FAIL behind it */
 #define FAREWELL (1 * TN_SECOND)  /* at the least, for the last frames of a group that is freed */
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -37,11 +37,13 @@ static const char *const type_names[] = {
 };
 
 const char *tni_type_name(unsigned type) {
-    return type < sizeof(type_names) / sizeof(type_names[0]) && type_names[type] != NULL ? type_names[type] : "?";
+    return type < sizeof(type_names) / sizeof(type_names[0]) && type_names[type] != NULL ? type_names[type]
+                                                                                         : "?";
 }
 
 char *tni_rank_list(char *buf, size_t cap, const bool *set, int size) {
     int i, n = 0, total = 0;
+    const char *sep;
     size_t used = 0;
 
     for (i = 0; i < size; i++)
@@ -50,8 +52,8 @@ char *tni_rank_list(char *buf, size_t cap, const bool *set, int size) {
     for (i = 0; i < size && used + 32 < cap; i++) {
         if (!set[i])
             continue;
-        used += (size_t)snprintf(buf + used, cap - used, "%s%d",
-                                 n == 0 ? (total > 1 ? "ranks " : "rank ") : (n == total - 1 ? " and " : ", "), i);
+        sep = n == 0 ? (total > 1 ? "ranks " : "rank ") : n == total - 1 ? " and " : ", ";
+        used += (size_t)snprintf(buf + used, cap - used, "%s%d", sep, i);
         n++;
     }
     if (n < total)
@@ -149,8 +151,8 @@ tn_code tni_group_error(const tn_pg *g, const char *what, uint64_t seq, int64_t 
     if (g->fail_seq != seq)
         snprintf(when, sizeof(when), "the group failed at operation %llu: ", (unsigned long long)g->fail_seq);
     return tn_fail(err, g->fail_code, "%s seq %llu of group '%s' failed after %.3f s: %s%.280s%s", what,
-                   (unsigned long long)seq, g->name, started != 0 ? (double)(tn_now() - started) / 1e9 : 0.0, when,
-                   g->fail_text, who);
+                   (unsigned long long)seq, g->name, started != 0 ? (double)(tn_now() - started) / 1e9 : 0.0,
+                   when, g->fail_text, who);
 }
 
 /* ---- Waiting ---- */
@@ -175,7 +177,8 @@ static void timed_out(tn_pg *g, const tni_op *op) {
     }
     if (waited != NULL)
         tni_rank_list(list, sizeof(list), any_absent ? absent : waited, g->size);
-    snprintf(text, sizeof(text), "timed out after %.3f s waiting for %s%s", (double)(tn_now() - op->started) / 1e9, list,
+    snprintf(text, sizeof(text), "timed out after %.3f s waiting for %s%s",
+             (double)(tn_now() - op->started) / 1e9, list,
              any_absent ? ", from whom nothing of this operation has come" : "");
     free(waited);
     tni_fail(g, first, -1, TN_ETIMEDOUT, op->seq, text);
@@ -258,7 +261,8 @@ static void run_one(tn_pg *g, tni_op *op) {
     if (code != TN_OK && g->failed)
         tni_group_error(g, tni_type_name(op->kind), op->seq, op->started, &err);
     else if (code != TN_OK)
-        tn_ctx(&err, "%s seq %llu of group '%s'", tni_type_name(op->kind), (unsigned long long)op->seq, g->name);
+        tn_ctx(&err, "%s seq %llu of group '%s'", tni_type_name(op->kind), (unsigned long long)op->seq,
+               g->name);
     if (op->fin != NULL)
         tni_finish(g, op->fin, code != TN_OK ? &err : NULL);
 }
@@ -364,7 +368,10 @@ static tn_code setup(tn_pg *g, int rank, int size, const tn_pg_opts *o, tn_err *
         (code = copy_text(&g->owned[2], o->tls.ca, err)) != TN_OK ||
         (code = copy_text(&g->owned[3], o->tls.server_name, err)) != TN_OK)
         return code;
-    g->tls = (tn_tx_opts){.cert = g->owned[0], .key = g->owned[1], .ca = g->owned[2], .server_name = g->owned[3]};
+    g->tls.cert = g->owned[0];
+    g->tls.key = g->owned[1];
+    g->tls.ca = g->owned[2];
+    g->tls.server_name = g->owned[3];
     g->addr = calloc((size_t)size, sizeof(*g->addr));
     g->links = calloc((size_t)size * TNI_KINDS, sizeof(*g->links));
     if (g->addr == NULL || g->links == NULL)
@@ -409,8 +416,8 @@ static tn_code share_cookie(tn_pg *g, const meeting *m, tn_err *err) {
         return tn_fail(err, TN_ETIMEDOUT, "group '%s': rank 0 did not come within %.3f s", g->name,
                        (double)(tn_now() - m->began) / 1e9);
     if (code == TN_OK && n != sizeof(g->cookie))
-        code = tn_fail(err, TN_EPROTO, "group '%s': the store holds %zu bytes under '%s' where %zu belong", g->name, n,
-                       key, sizeof(g->cookie));
+        code = tn_fail(err, TN_EPROTO, "group '%s': the store holds %zu bytes under '%s' where %zu belong",
+                       g->name, n, key, sizeof(g->cookie));
     if (code == TN_OK)
         memcpy(g->cookie, value, n);
     free(value);

@@ -225,7 +225,8 @@ void tni_lock(tn_pg *g);
 void tni_unlock(tn_pg *g); /* and completes what was finished meanwhile */
 /* Has a work completed by the next tni_unlock. Takes over f. err NULL: success. */
 void tni_finish(tn_pg *g, tni_finished *f, const tn_err *err);
-tni_finished *tni_finished_new(tn_work **work); /* two references: one in *work for the caller. NULL: no memory */
+/* The work has two references: one in *work for the caller. NULL: no memory. */
+tni_finished *tni_finished_new(tn_work **work);
 /* The group's collectives end here. The first call wins; tells the peers. Under the lock. */
 void tni_fail(tn_pg *g, int culprit, int reporter, tn_code code, uint64_t seq, const char *text);
 tn_code tni_start_thread(tn_pg *g, tn_err *err); /* if it does not run yet */
@@ -259,7 +260,7 @@ void tni_link_body(tni_link *l, tni_msg *m);  /* receives the body of the header
 void tni_link_malformed(tni_link *l);         /* the header that has just come has no place here */
 void tni_link_abort(tni_link *l);             /* the group was aborted: send FAIL */
 void tni_link_drain(tni_link *l, uint64_t n); /* skips n bytes, then reads the next header */
-/* The stream is of no more use. needed: a collective needs it for what has just failed (else: if it waits for it). */
+/* The stream is of no more use. needed: a collective needs it for what has just failed (else: if it waits). */
 void tni_link_broken(tni_link *l, const tn_err *err, bool needed);
 void tni_link_failed(tni_link *l); /* the group has failed: drop what is queued, send FAIL */
 bool tni_link_busy(const tni_link *l); /* tensor memory is in the hands of the transport */
@@ -282,7 +283,7 @@ tn_code tni_run(tn_pg *g, tni_op *op, tn_err *err);
 void tni_p2p_frame(tni_link *l);              /* a header has arrived on a TNI_P2P link */
 void tni_p2p_lost(tn_pg *g, int peer, const tn_err *err);
 void tni_p2p_abort(tn_pg *g, const tn_err *err);
-void tni_p2p_tick(tn_pg *g, int64_t now);     /* time-outs and unpacking; may let go of the lock and take it again */
+void tni_p2p_tick(tn_pg *g, int64_t now);     /* time-outs, unpacking; may let go of the lock meanwhile */
 bool tni_p2p_cancel(tn_pg *g, uint64_t id, tn_code why);
 
 #endif

@@ -17,7 +17,9 @@
 
 static void on_header(void *arg, const tn_err *err);
 
-tni_link *tni_link_of(tn_pg *g, int peer, tni_link_kind kind) { return &g->links[peer * TNI_KINDS + (int)kind]; }
+tni_link *tni_link_of(tn_pg *g, int peer, tni_link_kind kind) {
+    return &g->links[peer * TNI_KINDS + (int)kind];
+}
 
 /* ---- Messages ---- */
 
@@ -62,7 +64,8 @@ static void pump(tni_link *l) {
     tni_msg *m = l->out_head;
     tn_iov body;
 
-    if (l->conn == NULL || l->sending || m == NULL || l->g->stop || (l->state != TNI_OPEN && l->state != TNI_LEFT))
+    if (l->conn == NULL || l->sending || m == NULL || l->g->stop ||
+        (l->state != TNI_OPEN && l->state != TNI_LEFT))
         return;
     l->sending = true;
     tni_io_begin(l->g);
@@ -254,17 +257,19 @@ static void mismatch(tni_link *l, const tn_frame *want) {
     describe(got, sizeof(got), &l->in, seq);
     describe(wanted, sizeof(wanted), want, seq);
     if (l->in.type == TNI_REFUSED || want->type == TNI_REFUSED)
-        snprintf(text, sizeof(text), "rank %d refused the arguments of its own call (its error says why) where rank %d has %s",
-                 l->in.type == TNI_REFUSED ? l->peer : l->g->rank, l->in.type == TNI_REFUSED ? l->g->rank : l->peer,
-                 l->in.type == TNI_REFUSED ? wanted : got);
+        snprintf(text, sizeof(text),
+                 "rank %d refused the arguments of its own call (its error says why) where rank %d has %s",
+                 l->in.type == TNI_REFUSED ? l->peer : l->g->rank,
+                 l->in.type == TNI_REFUSED ? l->g->rank : l->peer, l->in.type == TNI_REFUSED ? wanted : got);
     else if (l->in.type == want->type && l->in.flags == want->flags && l->in.tag == want->tag && !seq)
         snprintf(text, sizeof(text),
-                 "rank %d cuts messages differently (%llu bytes where %llu were expected): all ranks need the same "
-                 "options `segment` and `small_max`",
+                 "rank %d cuts messages differently (%llu bytes where %llu were expected): all ranks need the "
+                 "same options `segment` and `small_max`",
                  l->peer, (unsigned long long)l->in.size, (unsigned long long)want->size);
     else
         snprintf(text, sizeof(text),
-                 "rank %d sent %s where %s was expected; all ranks must issue the same operations in the same order",
+                 "rank %d sent %s where %s was expected; all ranks must issue the same operations in the same "
+                 "order",
                  l->peer, got, wanted);
     tni_fail(l->g, l->peer, -1, TN_ESHAPE, want->id, text);
 }
@@ -274,8 +279,8 @@ static void match(tni_link *l) {
     tni_msg *m = l->expect_head;
     const tn_frame *want = &m->frame;
 
-    if (l->in.type != want->type || l->in.flags != want->flags || l->in.tag != want->tag || l->in.id != want->id ||
-        l->in.size != want->size) {
+    if (l->in.type != want->type || l->in.flags != want->flags || l->in.tag != want->tag ||
+        l->in.id != want->id || l->in.size != want->size) {
         mismatch(l, want); /* which makes tni_link_failed skip the body */
         return;
     }
@@ -345,8 +350,8 @@ static void on_fail_text(void *arg, const tn_err *err) {
     tni_unlock(g);
 }
 
-/* Whether a collective still needs the peer. The message that is under way does not count: its bytes may have arrived
- * and served their purpose there before our callback has run; if they did not, that callback says so. */
+/* Whether a collective still needs the peer. The message that is under way does not count: its bytes may have
+ * arrived and served their purpose there before our callback has run; if not, that callback says so. */
 static bool needs_peer(const tni_link *l) {
     const tni_msg *m = l->sending ? l->out_head->next : l->out_head;
 
@@ -416,7 +421,9 @@ static void on_header(void *arg, const tn_err *err) {
 
 /* ---- Ends of a link ---- */
 
-static void control(tni_msg *m, tni_type type) { *m = (tni_msg){.frame = {.type = (uint8_t)type}, .control = true}; }
+static void control(tni_msg *m, tni_type type) {
+    *m = (tni_msg){.frame = {.type = (uint8_t)type}, .control = true};
+}
 
 /* Drops queued messages, all but the one that is under way. */
 void tni_link_drop(tni_link *l, bool keep_control) {

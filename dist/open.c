@@ -235,8 +235,8 @@ static void on_hello(void *arg, const tn_err *err) {
     if (err->code != TN_OK || g->stop || h->in.type != TNI_HELLO || h->in.size != TNI_COOKIE_BYTES ||
         h->in.flags >= TNI_KINDS || h->in.tag >= (uint32_t)g->size || h->in.tag == (uint32_t)g->rank) {
         if (!g->stop)
-            tn_log(err->code != TN_OK ? TN_LOG_DEBUG : TN_LOG_WARN, "dist", "group %s: a stranger at %s was turned away", g->name,
-                   tn_tx_conn_peer(h->conn));
+            tn_log(err->code != TN_OK ? TN_LOG_DEBUG : TN_LOG_WARN, "dist",
+                   "group %s: a stranger at %s was turned away", g->name, tn_tx_conn_peer(h->conn));
         hello_free(h, true);
     } else {
         h->link = tni_link_of(g, (int)h->in.tag, (tni_link_kind)h->in.flags);
@@ -285,8 +285,8 @@ tn_code tni_listen(tn_pg *g, const char *transport, const char *host, tn_err *er
 
     tn_random_bytes(&r, sizeof(r));
     if (strcmp(transport, "tcp") == 0 || strcmp(transport, "tls") == 0) {
-        snprintf(url, sizeof(url), "%s://%s%.250s%s:0", transport[1] == 'c' ? "tcp" : "tls+tcp", six ? "[" : "", host,
-                 six ? "]" : "");
+        snprintf(url, sizeof(url), "%s://%s%.250s%s:0", transport[1] == 'c' ? "tcp" : "tls+tcp", six ? "[" : "",
+                 host, six ? "]" : "");
     } else if (strcmp(transport, "ipc") == 0) {
         const char *dir = getenv("TMPDIR");
 
@@ -297,7 +297,8 @@ tn_code tni_listen(tn_pg *g, const char *transport, const char *host, tn_err *er
     } else if (strcmp(transport, "inproc") == 0) {
         snprintf(url, sizeof(url), "inproc://tn-%016llx", (unsigned long long)r);
     } else {
-        return tn_fail(err, TN_EINVAL, "transport '%.40s' is not known; tcp, tls, ipc and inproc are", transport);
+        return tn_fail(err, TN_EINVAL, "transport '%.40s' is not known; tcp, tls, ipc and inproc are",
+                       transport);
     }
     return tn_tx_listen(&g->listener, url, &g->tls, err);
 }

@@ -179,7 +179,8 @@ static void heard_rts(tni_link *l) {
     tni_rts *r;
 
     for (op = g->p2p; op != NULL; op = op->next) {
-        if (!op->send && op->state == TNI_P_WAITING && op->tag == l->in.tag && (op->peer < 0 || op->peer == l->peer)) {
+        if (!op->send && op->state == TNI_P_WAITING && op->tag == l->in.tag &&
+            (op->peer < 0 || op->peer == l->peer)) {
             match(g, op, l->peer, l->in.id, size);
             return;
         }
@@ -270,7 +271,8 @@ void tni_p2p_frame(tni_link *l) {
         tni_link_body(l, &l->rts_msg);
     } else if (l->in.type == TNI_DATA) {
         heard_data(l);
-    } else if (size == 0 && (l->in.type == TNI_CTS || l->in.type == TNI_WITHDRAW || l->in.type == TNI_DECLINE)) {
+    } else if (size == 0 &&
+               (l->in.type == TNI_CTS || l->in.type == TNI_WITHDRAW || l->in.type == TNI_DECLINE)) {
         if (l->in.type == TNI_CTS)
             heard_cts(l);
         else if (l->in.type == TNI_WITHDRAW)
@@ -300,7 +302,7 @@ static void give_up(tn_pg *g, tni_p2p *op, tn_code code, const char *why) {
     } else if (op->send && tni_unsend(l, &op->msg)) {
         op->holds--;
         withdraw = true;
-    } else if (op->state == TNI_P_MOVING && l->conn != NULL) {
+    } else if (op->state == TNI_P_MOVING && l != NULL && l->conn != NULL) {
         tn_tx_close(l->conn);
     }
     if (withdraw) {
@@ -427,8 +429,8 @@ static tn_code check(const tn_pg *g, const char *what, const tn_tensor *t, int p
     return TN_OK;
 }
 
-static tni_p2p *op_new(const tn_pg *g, bool send, const tn_tensor *t, int peer, uint32_t tag, const tn_pg_call *call,
-                       tn_work **work) {
+static tni_p2p *op_new(const tn_pg *g, bool send, const tn_tensor *t, int peer, uint32_t tag,
+                       const tn_pg_call *call, tn_work **work) {
     tni_p2p *op = calloc(1, sizeof(*op));
     tn_wr w;
 
@@ -492,7 +494,8 @@ static void enlist(tn_pg *g, tni_p2p *op) {
         g->p2p_deadline = op->deadline;
         pthread_cond_broadcast(&g->wake);
     }
-    (void)tn_work_start(op->fin->work, tni_cancel, (void *)(uintptr_t)op->id); /* nobody else knows the work yet */
+    /* Nobody else knows the work yet. */
+    (void)tn_work_start(op->fin->work, tni_cancel, (void *)(uintptr_t)op->id);
 }
 
 tn_code tn_pg_send(tn_pg *g, const tn_tensor *t, int dst, uint32_t tag, const tn_pg_call *call, tn_work **work,
@@ -514,8 +517,8 @@ tn_code tn_pg_send(tn_pg *g, const tn_tensor *t, int dst, uint32_t tag, const tn
         op_discard(op, work);
     } else {
         op->msg_id = ++g->p2p_next_id;
-        op->talk = (tni_msg){.frame = {.type = TNI_RTS, .flags = (uint16_t)t->dtype, .tag = tag, .id = op->msg_id,
-                                       .size = sizeof(op->wire_size)},
+        op->talk = (tni_msg){.frame = {.type = TNI_RTS, .flags = (uint16_t)t->dtype, .tag = tag,
+                                       .id = op->msg_id, .size = sizeof(op->wire_size)},
                              .data = &op->wire_size, .fn = on_talk, .arg = op};
         enlist(g, op);
         post(g, op, &op->talk, false);

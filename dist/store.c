@@ -11,8 +11,8 @@ tn_code tni_store_check(const char *key, size_t value_bytes, tn_err *err) {
     if (n < 1 || n > TNI_STORE_KEY_MAX)
         return tn_fail(err, TN_EINVAL, "a key of a store has 1 to %d bytes", TNI_STORE_KEY_MAX);
     if (value_bytes > TNI_STORE_VALUE_MAX)
-        return tn_fail(err, TN_ETOOBIG, "the value of key '%s' has %zu bytes; %zu is the most", key, value_bytes,
-                       TNI_STORE_VALUE_MAX);
+        return tn_fail(err, TN_ETOOBIG, "the value of key '%s' has %zu bytes; %zu is the most", key,
+                       value_bytes, TNI_STORE_VALUE_MAX);
     return TN_OK;
 }
 
@@ -20,8 +20,8 @@ tn_code tni_store_timeout(const char *key, int64_t waited_ns, tn_err *err) {
     return tn_fail(err, TN_ETIMEDOUT, "key '%s' was not set within %.3f s", key, (double)waited_ns / 1e9);
 }
 
-tn_code tni_store_add(const char *key, const uint8_t *old, size_t n, int64_t delta, uint8_t bytes[8], int64_t *now,
-                      tn_err *err) {
+tn_code tni_store_add(const char *key, const uint8_t *old, size_t n, int64_t delta, uint8_t bytes[8],
+                      int64_t *now, tn_err *err) {
     tn_wr w = tn_wr_fixed(bytes, 8);
     int64_t value = 0;
 

@@ -11,7 +11,7 @@
 tn_code tni_store_check(const char *key, size_t value_bytes, tn_err *err);
 tn_code tni_store_timeout(const char *key, int64_t waited_ns, tn_err *err);
 /* Counters are values of 8 little-endian bytes; `old` NULL counts as 0. */
-tn_code tni_store_add(const char *key, const uint8_t *old, size_t n, int64_t delta, uint8_t bytes[8], int64_t *now,
-                      tn_err *err);
+tn_code tni_store_add(const char *key, const uint8_t *old, size_t n, int64_t delta, uint8_t bytes[8],
+                      int64_t *now, tn_err *err);
 
 #endif

@@ -125,7 +125,8 @@ static tn_code scan(const file_store *s, const uint8_t *p, size_t n, const char 
 }
 
 /* Cuts off what a killed writer left behind `end` and appends one record. Under the exclusive lock. */
-static tn_code append(const file_store *s, size_t end, const char *key, const void *value, size_t n, tn_err *err) {
+static tn_code append(const file_store *s, size_t end, const char *key, const void *value, size_t n,
+                      tn_err *err) {
     tn_wr w = tn_wr_init(FILE_MAX);
     size_t done = 0;
     tn_code code = TN_OK;
@@ -218,7 +219,8 @@ static tn_code look(file_store *s, const char *key, uint8_t **value, size_t *n, 
     return code;
 }
 
-static tn_code file_get(void *arg, const char *key, int64_t timeout_ns, uint8_t **value, size_t *n, tn_err *err) {
+static tn_code file_get(void *arg, const char *key, int64_t timeout_ns, uint8_t **value, size_t *n,
+                        tn_err *err) {
     file_store *s = arg;
     int64_t began = tn_now(), deadline = tn_deadline_after(began, timeout_ns), pause = POLL_MIN;
     tn_code code = tni_store_check(key, 0, err);

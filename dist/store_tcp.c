@@ -169,6 +169,7 @@ static void serve_waiting(server *s, const char *key) {
     const entry *e = *find(s, key);
     client *c;
 
+    assert(e != NULL);
     for (c = s->clients; c != NULL; c = c->next) {
         if (c->waits_for != NULL && strcmp(c->waits_for, key) == 0) {
             free(c->waits_for);
@@ -204,7 +205,8 @@ static void serve(client *c) {
 
         code = tn_rd_end(&r);
         if (code == TN_OK)
-            code = tni_store_add(key, e != NULL ? e->value : NULL, e != NULL ? e->n : 0, delta, bytes, &value, NULL);
+            code = tni_store_add(key, e != NULL ? e->value : NULL, e != NULL ? e->n : 0, delta, bytes, &value,
+                                 NULL);
         if (code == TN_OK)
             code = put(s, key, bytes, sizeof(bytes));
         answer(c, c->in.id, code, bytes, sizeof(bytes));
@@ -418,11 +420,11 @@ static tn_code connect_until(tcp_store *s, int64_t deadline, tn_err *err) {
 }
 
 /* One request and its answer. *value (fresh, may be NULL for none) and *n are set on success. */
-static tn_code ask(tcp_store *s, uint8_t type, const char *key, const void *data, size_t size, int64_t timeout_ns,
-                   uint8_t **value, size_t *n, tn_err *err) {
+static tn_code ask(tcp_store *s, uint8_t type, const char *key, const void *data, size_t size,
+                   int64_t timeout_ns, uint8_t **value, size_t *n, tn_err *err) {
     int64_t began = tn_now(), deadline = tn_deadline_after(began, timeout_ns);
     tn_wr w = tn_wr_init(BODY_MAX);
-    tn_frame f = {.type = type}, reply;
+    tn_frame f = {.type = type}, reply = {0};
     tn_iov piece;
     tn_code code = tni_store_check(key, size, err);
 
@@ -431,10 +433,13 @@ static tn_code ask(tcp_store *s, uint8_t type, const char *key, const void *data
     tn_wr_u16(&w, (uint16_t)strlen(key));
     tn_wr_bytes(&w, key, strlen(key));
     tn_wr_bytes(&w, data, size);
-    if (w.fail != TN_OK)
+    if (w.fail != TN_OK) {
+        tn_wr_release(&w);
         return tn_fail(err, w.fail, "no memory for a request to the store");
+    }
     pthread_mutex_lock(&s->lock);
-    code = connect_until(s, tn_deadline_after(began, timeout_ns < s->timeout_ns ? s->timeout_ns : timeout_ns), err);
+    code = connect_until(s, tn_deadline_after(began, timeout_ns < s->timeout_ns ? s->timeout_ns : timeout_ns),
+                         err);
     if (code != TN_OK)
         goto out;
     f.id = ++s->id;
@@ -446,7 +451,8 @@ static tn_code ask(tcp_store *s, uint8_t type, const char *key, const void *data
     if (code == TN_ETIMEDOUT && type == GET)
         code = tni_store_timeout(key, tn_now() - began, err);
     if (code == TN_OK && reply.type == REFUSAL && reply.id == f.id && reply.size == 0)
-        code = tn_fail(err, reply.flags != TN_OK && reply.flags <= TN_EINTERNAL ? (tn_code)reply.flags : TN_EPROTO,
+        code = tn_fail(err, reply.flags != TN_OK && reply.flags <= TN_EINTERNAL ? (tn_code)reply.flags
+                                                                                : TN_EPROTO,
                        "the store refused key '%s': %s", key, tn_code_text((tn_code)reply.flags));
     else if (code == TN_OK && (reply.type != VALUE || reply.id != f.id))
         code = tn_fail(err, TN_EPROTO, "%s does not answer like a store", s->url);
@@ -479,7 +485,8 @@ static tn_code tcp_set(void *arg, const char *key, const void *value, size_t n, 
     return ask(s, SET, key, value, n, s->timeout_ns, NULL, NULL, err);
 }
 
-static tn_code tcp_get(void *arg, const char *key, int64_t timeout_ns, uint8_t **value, size_t *n, tn_err *err) {
+static tn_code tcp_get(void *arg, const char *key, int64_t timeout_ns, uint8_t **value, size_t *n,
+                       tn_err *err) {
     /* A look needs the time of a round trip all the same. */
     return ask(arg, GET, key, NULL, 0, timeout_ns > 500 * TN_MS ? timeout_ns : 500 * TN_MS, value, n, err);
 }
@@ -521,15 +528,18 @@ int tn_store_tcp_port(const tn_store *s) {
     return s->set == tcp_set ? t->port : -1;
 }
 
-tn_code tn_store_tcp(tn_store *out, const char *host, int port, bool is_server, int64_t timeout_ns, tn_err *err) {
+tn_code tn_store_tcp(tn_store *out, const char *host, int port, bool is_server, int64_t timeout_ns,
+                     tn_err *err) {
     bool six = host != NULL && strchr(host, ':') != NULL && host[0] != '[';
     char url[300];
     const char *colon;
     tcp_store *s;
     tn_code code;
 
-    if (host == NULL || host[0] == '\0' || port < 0 || port > 65535 || (port == 0 && !is_server) || timeout_ns <= 0)
-        return tn_fail(err, TN_EINVAL, "a TCP store needs a host, a port (0 only at the server) and a time-out");
+    if (host == NULL || host[0] == '\0' || port < 0 || port > 65535 || (port == 0 && !is_server) ||
+        timeout_ns <= 0)
+        return tn_fail(err, TN_EINVAL,
+                       "a TCP store needs a host, a port (0 only at the server) and a time-out");
     s = calloc(1, sizeof(*s));
     if (s == NULL)
         return tn_fail(err, TN_ENOMEM, "no memory for a store");

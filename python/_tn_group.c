@@ -1,4 +1,5 @@
-/* Group: the process group of dist/ over a store that is a Python object (torch's Store, or anything with its four methods). */
+/* Group: the process group of dist/ over a store that is a Python object (torch's Store, or anything with its
+ * four methods). */
 #include "python/_tn.h"
 
 #include <stdlib.h>
@@ -20,7 +21,8 @@ typedef struct tni_group {
 
 typedef struct store_ctx {
     PyObject *store;
-    PyObject *type, *value, *trace; /* the first Python error, raised in place of the C one if it is an interrupt */
+    /* The first Python error, raised in place of the C one if it is an interrupt. */
+    PyObject *type, *value, *trace;
 } store_ctx;
 
 static tn_code store_failed(store_ctx *ctx, tn_code code, const char *call, const char *key, tn_err *err) {
@@ -63,7 +65,8 @@ static PyObject *timedelta_of(int64_t ns) {
     return delta;
 }
 
-static tn_code store_get(void *arg, const char *key, int64_t timeout_ns, uint8_t **value, size_t *n, tn_err *err) {
+static tn_code store_get(void *arg, const char *key, int64_t timeout_ns, uint8_t **value, size_t *n,
+                         tn_err *err) {
     PyGILState_STATE gil = PyGILState_Ensure();
     store_ctx *ctx = arg;
     PyObject *delta = timedelta_of(timeout_ns), *done = NULL, *bytes = NULL;
@@ -129,7 +132,8 @@ static tn_code slot_set(void *arg, const char *key, const void *value, size_t n,
     return TN_OK;
 }
 
-static tn_code slot_get(void *arg, const char *key, int64_t timeout_ns, uint8_t **value, size_t *n, tn_err *err) {
+static tn_code slot_get(void *arg, const char *key, int64_t timeout_ns, uint8_t **value, size_t *n,
+                        tn_err *err) {
     const slot *s = arg;
 
     (void)timeout_ns;
@@ -169,9 +173,9 @@ static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     int rank, size;
     tn_code code;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oii|$sszOzzznn:Group", TNI_NAMES(names), &ctx.store, &rank, &size, &opts.name,
-                                     &opts.transport, &opts.host, &timeout_obj, &opts.tls.cert, &opts.tls.key, &opts.tls.ca,
-                                     &segment, &small_max) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oii|$sszOzzznn:Group", TNI_NAMES(names), &ctx.store, &rank,
+                                     &size, &opts.name, &opts.transport, &opts.host, &timeout_obj,
+                                     &opts.tls.cert, &opts.tls.key, &opts.tls.ca, &segment, &small_max) ||
         !tni_seconds(timeout_obj, 1800 * TN_SECOND, &opts.timeout_ns))
         return NULL;
     if (segment < 0 || small_max < 0) {
@@ -179,7 +183,8 @@ static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     if (ctx.store == Py_None && size != 1) {
-        PyErr_Format(PyExc_ValueError, "a group of %d ranks needs a store to meet in; None serves a group of one", size);
+        PyErr_Format(PyExc_ValueError,
+                     "a group of %d ranks needs a store to meet in; None serves a group of one", size);
         return NULL;
     }
     if (ctx.store == Py_None)
@@ -210,7 +215,7 @@ static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-/* The open group, counted as used; leave() when the C call is over. NULL with an error set when it is closed. */
+/* The open group, counted as used; leave() when the C call is over. NULL with an error set if it is closed. */
 static tn_pg *enter(PyObject *obj) {
     tni_group *self = (tni_group *)(void *)obj;
 
@@ -320,7 +325,8 @@ static bool op_timeout(op_ctx *c, PyObject *obj) {
 
 /* Moves the references to the tensors into the work that will hold them. */
 static bool op_prepare(op_ctx *c) {
-    PyObject *held = PyTuple_Pack(2, c->a.held != NULL ? c->a.held : Py_None, c->b.held != NULL ? c->b.held : Py_None);
+    PyObject *held =
+        PyTuple_Pack(2, c->a.held != NULL ? c->a.held : Py_None, c->b.held != NULL ? c->b.held : Py_None);
 
     if (held == NULL)
         return false;
@@ -383,7 +389,8 @@ static PyObject *group_allreduce(PyObject *self, PyObject *args, PyObject *kwarg
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Os|OO:allreduce", TNI_NAMES(names), &tensors, &name, &weight, &timeout) &&
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Os|OO:allreduce", TNI_NAMES(names), &tensors, &name, &weight,
+                                    &timeout) &&
         tni_op_get(name, &op) && op_timeout(&c, timeout) && tni_tensors_get(c.st, tensors, "tensors", &c.a)) {
         if (weight != NULL && weight != Py_None)
             c.call.weight = PyFloat_AsDouble(weight);
@@ -403,8 +410,9 @@ static PyObject *group_broadcast(PyObject *self, PyObject *args, PyObject *kwarg
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|O:broadcast", TNI_NAMES(names), &tensors, &root, &timeout) && op_timeout(&c, timeout) &&
-        tni_tensors_get(c.st, tensors, "tensors", &c.a) && op_prepare(&c))
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|O:broadcast", TNI_NAMES(names), &tensors, &root,
+                                    &timeout) &&
+        op_timeout(&c, timeout) && tni_tensors_get(c.st, tensors, "tensors", &c.a) && op_prepare(&c))
         ISSUE(tn_pg_broadcast(c.pg, c.a.t, c.a.n, root, &c.call, &c.work, &c.err));
     return op_leave(&c, issued, code);
 }
@@ -421,7 +429,8 @@ static PyObject *group_reduce(PyObject *self, PyObject *args, PyObject *kwargs) 
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Ois|OO:reduce", TNI_NAMES(names), &tensors, &root, &name, &weight, &timeout) &&
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Ois|OO:reduce", TNI_NAMES(names), &tensors, &root, &name,
+                                    &weight, &timeout) &&
         tni_op_get(name, &op) && op_timeout(&c, timeout) && tni_tensors_get(c.st, tensors, "tensors", &c.a)) {
         if (weight != NULL && weight != Py_None)
             c.call.weight = PyFloat_AsDouble(weight);
@@ -440,9 +449,10 @@ static PyObject *group_allgather(PyObject *self, PyObject *args, PyObject *kwarg
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:allgather", TNI_NAMES(names), &outputs, &input, &timeout) && op_timeout(&c, timeout) &&
-        one(&c, input, "input", &c.a) && tni_tensors_get(c.st, outputs, "outputs", &c.b) && counts(&c, &c.b, "outputs") &&
-        op_prepare(&c))
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:allgather", TNI_NAMES(names), &outputs, &input,
+                                    &timeout) &&
+        op_timeout(&c, timeout) && one(&c, input, "input", &c.a) &&
+        tni_tensors_get(c.st, outputs, "outputs", &c.b) && counts(&c, &c.b, "outputs") && op_prepare(&c))
         ISSUE(tn_pg_allgather(c.pg, c.a.t, c.b.t, &c.call, &c.work, &c.err));
     return op_leave(&c, issued, code);
 }
@@ -458,7 +468,8 @@ static PyObject *group_reduce_scatter(PyObject *self, PyObject *args, PyObject *
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OOs|OO:reduce_scatter", TNI_NAMES(names), &output, &inputs, &name, &weight, &timeout) &&
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OOs|OO:reduce_scatter", TNI_NAMES(names), &output, &inputs,
+                                    &name, &weight, &timeout) &&
         tni_op_get(name, &op) && op_timeout(&c, timeout) && tni_tensors_get(c.st, inputs, "inputs", &c.a) &&
         counts(&c, &c.a, "inputs") && one(&c, output, "output", &c.b)) {
         if (weight != NULL && weight != Py_None)
@@ -479,9 +490,12 @@ static PyObject *group_gather(PyObject *self, PyObject *args, PyObject *kwargs) 
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OOi|O:gather", TNI_NAMES(names), &outputs, &input, &root, &timeout) &&
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OOi|O:gather", TNI_NAMES(names), &outputs, &input, &root,
+                                    &timeout) &&
         op_timeout(&c, timeout) && one(&c, input, "input", &c.a) &&
-        (outputs == Py_None || (tni_tensors_get(c.st, outputs, "outputs", &c.b) && counts(&c, &c.b, "outputs"))) && op_prepare(&c))
+        (outputs == Py_None ||
+         (tni_tensors_get(c.st, outputs, "outputs", &c.b) && counts(&c, &c.b, "outputs"))) &&
+        op_prepare(&c))
         ISSUE(tn_pg_gather(c.pg, c.a.t, c.b.t, root, &c.call, &c.work, &c.err));
     return op_leave(&c, issued, code);
 }
@@ -496,7 +510,8 @@ static PyObject *group_scatter(PyObject *self, PyObject *args, PyObject *kwargs)
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OOi|O:scatter", TNI_NAMES(names), &output, &inputs, &root, &timeout) &&
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OOi|O:scatter", TNI_NAMES(names), &output, &inputs, &root,
+                                    &timeout) &&
         op_timeout(&c, timeout) &&
         (inputs == Py_None || (tni_tensors_get(c.st, inputs, "inputs", &c.a) && counts(&c, &c.a, "inputs"))) &&
         one(&c, output, "output", &c.b) && op_prepare(&c))
@@ -513,9 +528,11 @@ static PyObject *group_alltoall(PyObject *self, PyObject *args, PyObject *kwargs
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:alltoall", TNI_NAMES(names), &outputs, &inputs, &timeout) && op_timeout(&c, timeout) &&
-        tni_tensors_get(c.st, inputs, "inputs", &c.a) && counts(&c, &c.a, "inputs") &&
-        tni_tensors_get(c.st, outputs, "outputs", &c.b) && counts(&c, &c.b, "outputs") && op_prepare(&c))
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O:alltoall", TNI_NAMES(names), &outputs, &inputs,
+                                    &timeout) &&
+        op_timeout(&c, timeout) && tni_tensors_get(c.st, inputs, "inputs", &c.a) &&
+        counts(&c, &c.a, "inputs") && tni_tensors_get(c.st, outputs, "outputs", &c.b) &&
+        counts(&c, &c.b, "outputs") && op_prepare(&c))
         ISSUE(tn_pg_alltoall(c.pg, c.a.t, c.b.t, &c.call, &c.work, &c.err));
     return op_leave(&c, issued, code);
 }
@@ -529,7 +546,8 @@ static PyObject *group_barrier(PyObject *self, PyObject *args, PyObject *kwargs)
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "|O:barrier", TNI_NAMES(names), &timeout) && op_timeout(&c, timeout) && op_prepare(&c))
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "|O:barrier", TNI_NAMES(names), &timeout) &&
+        op_timeout(&c, timeout) && op_prepare(&c))
         ISSUE(tn_pg_barrier(c.pg, &c.call, &c.work, &c.err));
     return op_leave(&c, issued, code);
 }
@@ -545,8 +563,9 @@ static PyObject *group_send(PyObject *self, PyObject *args, PyObject *kwargs) {
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|IO:send", TNI_NAMES(names), &tensor, &dst, &tag, &timeout) && op_timeout(&c, timeout) &&
-        one(&c, tensor, "tensor", &c.a) && op_prepare(&c))
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|IO:send", TNI_NAMES(names), &tensor, &dst, &tag,
+                                    &timeout) &&
+        op_timeout(&c, timeout) && one(&c, tensor, "tensor", &c.a) && op_prepare(&c))
         ISSUE(tn_pg_send(c.pg, c.a.t, dst, tag, &c.call, &c.work, &c.err));
     return op_leave(&c, issued, code);
 }
@@ -562,8 +581,9 @@ static PyObject *group_recv(PyObject *self, PyObject *args, PyObject *kwargs) {
 
     if (!op_enter(&c, self))
         return NULL;
-    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|IO:recv", TNI_NAMES(names), &tensor, &src, &tag, &timeout) && op_timeout(&c, timeout) &&
-        one(&c, tensor, "tensor", &c.b) && op_prepare(&c))
+    if (PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|IO:recv", TNI_NAMES(names), &tensor, &src, &tag,
+                                    &timeout) &&
+        op_timeout(&c, timeout) && one(&c, tensor, "tensor", &c.b) && op_prepare(&c))
         ISSUE(tn_pg_recv(c.pg, c.b.t, src, tag, tni_work_source_slot(c.w), &c.call, &c.work, &c.err));
     return op_leave(&c, issued, code);
 }
@@ -619,8 +639,10 @@ static PyMethodDef group_methods[] = {
     METHOD(barrier, "barrier(timeout=None) -> Work"),
     METHOD(send, "send(tensor, dst, tag=0, timeout=None) -> Work"),
     METHOD(recv, "recv(tensor, src, tag=0, timeout=None) -> Work; src -1: any"),
-    {"abort", group_abort, METH_VARARGS, "abort(reason): fails everything pending and to come, and tells the peers why"},
-    {"close", group_close, METH_VARARGS, "close(timeout=0): lets issued operations finish for that long, then frees; never hangs"},
+    {"abort", group_abort, METH_VARARGS,
+     "abort(reason): fails everything pending and to come, and tells the peers why"},
+    {"close", group_close, METH_VARARGS,
+     "close(timeout=0): lets issued operations finish for that long, then frees; never hangs"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -636,8 +658,10 @@ static PyType_Slot group_slots[] = {
     {Py_tp_dealloc, TNI_SLOT(group_dealloc)},
     {Py_tp_methods, group_methods},
     {Py_tp_getset, group_getset},
-    {Py_tp_doc, TNI_SLOT("Group(store, rank, size, *, name, transport, host, timeout, cert, key, ca, segment, small_max)\n\n"
-                                   "Meets the other ranks in the store; blocks until all are there, at most the time-out.")},
+    {Py_tp_doc,
+     TNI_SLOT("Group(store, rank, size, *, name, transport, host, timeout, cert, key, ca, segment, "
+              "small_max)\n\n"
+              "Meets the other ranks in the store; blocks until all are there, at most the time-out.")},
     {0, NULL},
 };
 

@@ -1,7 +1,7 @@
 /* One rank of a test of process groups: test_dist starts as many of these as the world has ranks.
  *
- *   dist_rank mode=NAME store=file:PATH|tcp:PORT rank=R size=N [transport=tcp] [segment=B] [small=B] [timeout=MS]
- *             [victim=R] [which=CASE] [cert=F key=F ca=F]
+ *   dist_rank mode=NAME store=file:PATH|tcp:PORT rank=R size=N [transport=tcp] [segment=B] [small=B]
+ *             [timeout=MS] [victim=R] [which=CASE] [cert=F key=F ca=F]
  *
  * Exit code 0: everything was as it should be; 1: the reason is on standard error. */
 #include <inttypes.h>
@@ -53,7 +53,8 @@ static void open_store(void) {
     if (strncmp(opt.store, "file:", 5) == 0)
         need(tn_store_file(&store, opt.store + 5, "test", &err), &err);
     else
-        need(tn_store_tcp(&store, "127.0.0.1", (int)strtol(opt.store + 4, NULL, 10), false, opt.timeout, &err), &err);
+        need(tn_store_tcp(&store, "127.0.0.1", (int)strtol(opt.store + 4, NULL, 10), false, opt.timeout, &err),
+             &err);
 }
 
 static void put(const char *key, const void *p, size_t n) {
@@ -240,7 +241,8 @@ static void block_fill(block *b, int rank, unsigned salt) {
 }
 
 static void block_same(const char *what, const block *b, const void *want) {
-    size_t n = (size_t)tn_tensor_numel(&b->t), bytes = tn_tensor_nbytes(&b->t), es = tn_dtype_size(b->t.dtype), i;
+    size_t n = (size_t)tn_tensor_numel(&b->t), bytes = tn_tensor_nbytes(&b->t);
+    size_t es = tn_dtype_size(b->t.dtype), i;
     uint8_t *p = malloc(bytes + 1);
 
     tn_tensor_pack(&b->t, p);
@@ -321,7 +323,9 @@ static void check_broadcast(tn_dtype d, size_t n, layout how, int root) {
 }
 
 /* How many elements rank `to` gets from rank `from`. Uneven, with empty ones. */
-static size_t part(size_t n, int from, int to) { return n == 0 ? 0 : n + (size_t)(from * 5 + to * 3) % 7 - n % 2; }
+static size_t part(size_t n, int from, int to) {
+    return n == 0 ? 0 : n + (size_t)(from * 5 + to * 3) % 7 - n % 2;
+}
 
 static void check_allgather(tn_dtype d, size_t n, layout how) {
     block in = block_new(d, part(n, opt.rank, 0), how), out[MAX_RANKS];
@@ -412,7 +416,8 @@ static void check_scatter(tn_dtype d, size_t n, layout how, int root) {
         views[r] = in[r].t;
     }
     fill(want, d, part(n, 0, opt.rank), root, 30 + (unsigned)opt.rank);
-    need(finish(tn_pg_scatter(g, opt.rank == root ? views : NULL, &out.t, root, NULL, &w, &err), &w, &err), &err);
+    need(finish(tn_pg_scatter(g, opt.rank == root ? views : NULL, &out.t, root, NULL, &w, &err), &w, &err),
+         &err);
     block_same("scatter", &out, want);
     for (r = 0; r < opt.size; r++)
         free(in[r].store);
@@ -514,7 +519,8 @@ static void check_queue(void) {
         for (r = 0; r < opt.size; r++)
             ranks += r;
         if (x[i][0] != (int64_t)i * opt.size || x[i][1] != ranks || x[i][2] != i * ranks)
-            die("operation %d of the queue gave %" PRId64 " %" PRId64 " %" PRId64, i, x[i][0], x[i][1], x[i][2]);
+            die("operation %d of the queue gave %" PRId64 " %" PRId64 " %" PRId64, i, x[i][0], x[i][1],
+                x[i][2]);
     }
 }
 
@@ -693,7 +699,8 @@ static void mode_p2p(void) {
         return;
     for (i = 0; i < 6; i++) { /* a ring, large and small, strided and not, received in another order of tags */
         static const size_t counts[] = {1, 0, 200003, 5, 1000, 70000};
-        block out = block_new(TN_F32, counts[i], (layout)(i % LAYOUTS)), in = block_new(TN_F32, counts[i], COLUMN);
+        block out = block_new(TN_F32, counts[i], (layout)(i % LAYOUTS)),
+              in = block_new(TN_F32, counts[i], COLUMN);
         uint8_t *want = malloc(counts[i] * 4 + 1);
 
         block_fill(&out, opt.rank, (unsigned)i);
@@ -795,11 +802,13 @@ static void mode_p2p(void) {
 /* ---- Things that go wrong ---- */
 
 /* The operation must have failed within `limit` seconds with one of the codes and the words in its error. */
-static void must_fail(tn_code code, const tn_err *err, tn_code want, const char *words, int64_t began, int64_t limit) {
+static void must_fail(tn_code code, const tn_err *err, tn_code want, const char *words, int64_t began,
+                      int64_t limit) {
     int64_t took = tn_now() - began;
 
     if (code != want)
-        die("the code is %s instead of %s: %s", tn_code_name(code), tn_code_name(want), code != TN_OK ? err->msg : "");
+        die("the code is %s instead of %s: %s", tn_code_name(code), tn_code_name(want),
+            code != TN_OK ? err->msg : "");
     if (strstr(err->msg, words) == NULL)
         die("the error does not say '%s': %s", words, err->msg);
     if (took > limit)
@@ -810,7 +819,8 @@ static float *big;
 #define BIG ((size_t)1 << 20)
 
 static tn_code any_operation(int which, tn_err *err) {
-    tn_tensor t = tn_tensor_flat(big, TN_F32, which == 1 ? 10 : (int64_t)BIG), views[MAX_RANKS], outs[MAX_RANKS];
+    tn_tensor t = tn_tensor_flat(big, TN_F32, which == 1 ? 10 : (int64_t)BIG), views[MAX_RANKS],
+              outs[MAX_RANKS];
     static float space[MAX_RANKS * 1000];
     tn_work *w;
     int r;
@@ -880,7 +890,8 @@ static void mode_killed_midway(void) {
 static tn_code same_as_others(const tn_pg_call *call, tn_err *err) {
     tn_tensor t = tn_tensor_flat(big, TN_F32, (int64_t)BIG);
     tn_work *w;
-    tn_code code = opt.which == 0 ? tn_pg_barrier(g, call, &w, err) : tn_pg_allreduce(g, &t, 1, TN_SUM, call, &w, err);
+    tn_code code =
+        opt.which == 0 ? tn_pg_barrier(g, call, &w, err) : tn_pg_allreduce(g, &t, 1, TN_SUM, call, &w, err);
 
     return finish(code, &w, err);
 }
@@ -922,8 +933,8 @@ static void mode_absent(void) {
     gate("over");
 }
 
-/* The last rank does something else: everyone fails by name, and the error says what either side did (which of them
- * saw it first differs). `which` chooses what. */
+/* The last rank does something else: everyone fails by name, and the error says what either side did (which of
+ * them saw it first differs). `which` chooses what. */
 static void mode_mismatch(void) {
     bool odd = opt.rank == opt.size - 1;
     tn_tensor f32 = tn_tensor_flat(big, TN_F32, 100), f16 = tn_tensor_flat(big, TN_F16, 100),

@@ -129,7 +129,8 @@ static void end(world *w, int killed) {
     for (r = 0; r < w->size; r++) {
         ck_assert_msg(status[r] != -1, "rank %d of %d hangs", r, w->size);
         if (r == killed)
-            ck_assert_msg(WIFSIGNALED(status[r]) && WTERMSIG(status[r]) == SIGKILL, "rank %d was not killed", r);
+            ck_assert_msg(WIFSIGNALED(status[r]) && WTERMSIG(status[r]) == SIGKILL, "rank %d was not killed",
+                          r);
         else
             ck_assert_msg(WIFEXITED(status[r]) && WEXITSTATUS(status[r]) == 0,
                           "rank %d of %d ended with status %x: see its message above", r, w->size,

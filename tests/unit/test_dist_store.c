@@ -27,8 +27,8 @@ static void open_as(tn_store *s, bool server) {
     if (!tcp)
         ck_assert_msg(tn_store_file(s, path, "job", &err) == TN_OK, "%s", err.msg);
     else
-        ck_assert_msg(tn_store_tcp(s, "127.0.0.1", server ? 0 : tn_store_tcp_port(&first), server, 10 * TN_SECOND,
-                                   &err) == TN_OK,
+        ck_assert_msg(tn_store_tcp(s, "127.0.0.1", server ? 0 : tn_store_tcp_port(&first), server,
+                                   10 * TN_SECOND, &err) == TN_OK,
                       "%s", err.msg);
 }
 

@@ -440,39 +440,45 @@ START_TEST(silence_times_out) {
 }
 END_TEST
 
-static void unref_conn(void *arg, const tn_err *err) {
-    duo *d = arg;
+typedef struct dropper {
+    duo d;
+    call done;
+} dropper;
 
-    (void)err;
-    tn_tx_conn_unref(d->a);
-    d->a = NULL;
+static void unref_conn(void *arg, const tn_err *err) {
+    dropper *x = arg;
+
+    tn_tx_conn_unref(x->d.a);
+    x->d.a = NULL;
+    on_done(&x->done, err);
 }
 
 START_TEST(the_callback_may_drop_the_last_reference) {
     uint8_t out = 1, in, more;
     tn_iov send = {&out, 1}, recv = {&in, 1}, next = {&more, 1};
     call s = CALL_INIT, r = CALL_INIT;
-    duo d = duo_open(_i);
+    dropper x = {.d = duo_open(_i), .done = CALL_INIT};
 
-    tn_tx_recv(d.a, &recv, 1, LONG, unref_conn, &d);
-    tn_tx_send(d.b, &send, 1, LONG, on_done, &s);
+    tn_tx_recv(x.d.a, &recv, 1, LONG, unref_conn, &x);
+    tn_tx_send(x.d.b, &send, 1, LONG, on_done, &s);
     await_ok(&s);
-    tn_tx_recv(d.b, &next, 1, LONG, on_done, &r);
-    ck_assert_int_eq(await(&r), TN_EPEER); /* after unref_conn */
-    duo_close(&d);
+    tn_tx_recv(x.d.b, &next, 1, LONG, on_done, &r);
+    ck_assert_int_eq(await(&r), TN_EPEER);
+    await_ok(&x.done);
+    duo_close(&x.d);
 }
 END_TEST
 
 START_TEST(one_operation_a_direction) {
-    uint8_t byte;
-    tn_iov iov = {&byte, 1};
+    uint8_t in[2] = {0}, byte = 7;
+    tn_iov first = {&in[0], 1}, second = {&in[1], 1}, out = {&byte, 1};
     call r = CALL_INIT, r2 = CALL_INIT;
     duo d = duo_open(_i);
 
-    tn_tx_recv(d.a, &iov, 1, LONG, on_done, &r);
-    tn_tx_recv(d.a, &iov, 1, LONG, on_done, &r2);
+    tn_tx_recv(d.a, &first, 1, LONG, on_done, &r);
+    tn_tx_recv(d.a, &second, 1, LONG, on_done, &r2);
     ck_assert_int_eq(await(&r2), TN_EBUSY);
-    tn_tx_send(d.b, &iov, 1, LONG, on_done, &r2); /* the first is still good */
+    tn_tx_send(d.b, &out, 1, LONG, on_done, &r2); /* the first is still good */
     await_ok(&r2);
     await_ok(&r);
     duo_close(&d);
