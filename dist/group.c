@@ -425,7 +425,8 @@ static tn_code share_cookie(tn_pg *g, const meeting *m, tn_err *err) {
 }
 
 static tn_code read_address(tn_pg *g, const meeting *m, int rank, int64_t timeout_ns, tn_err *err) {
-    char key[160];
+    tni_link *l = tni_link_of(g, rank, TNI_COLL);
+    char key[160], *url = NULL;
     uint8_t *value = NULL;
     size_t n = 0;
     tn_code code;
@@ -434,12 +435,21 @@ static tn_code read_address(tn_pg *g, const meeting *m, int rank, int64_t timeou
     code = m->store->get(m->store->arg, key, timeout_ns, &value, &n, err);
     if (code == TN_OK && (n == 0 || n > 4096 || memchr(value, '\0', n) != NULL))
         code = tn_fail(err, TN_EPROTO, "group '%s': what rank %d published is not an address", g->name, rank);
-    if (code == TN_OK && (g->addr[rank] = strndup((const char *)value, n)) == NULL)
+    if (code == TN_OK && (url = strndup((const char *)value, n)) == NULL)
         code = tn_fail(err, TN_ENOMEM, "no memory for a process group");
     if (code == TN_OK)
-        code = tn_tx_url_check(g->addr[rank], err);
+        code = tn_tx_url_check(url, err);
     free(value);
-    return code;
+    if (code != TN_OK) {
+        free(url);
+        return code;
+    }
+    tni_lock(g); /* peers that met earlier may talk to us already */
+    g->addr[rank] = url;
+    if (g->failed && rank != g->rank && l->state == TNI_CLOSED)
+        tni_link_dial(l); /* to tell it, which could not be done before */
+    tni_unlock(g);
+    return TN_OK;
 }
 
 /* The time is up while rank `missing` is waited for: look once at all that were not read yet, and name them. */

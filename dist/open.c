@@ -148,7 +148,7 @@ void tni_link_dial(tni_link *l) {
     tn_err err;
 
     assert(l->state == TNI_CLOSED && l->peer != g->rank);
-    if (g->stop)
+    if (g->stop || g->addr[l->peer] == NULL) /* not read yet: only a failure can be under way then */
         return;
     l->state = TNI_DIALING;
     if (l->dialer == NULL && tn_tx_dialer_new(&l->dialer, g->addr[l->peer], &g->tls, &err) != TN_OK) {

@@ -1,0 +1,218 @@
+/* One rank of a test of process groups in which something goes wrong. Options: dist_rank.h. */
+#include <signal.h>
+
+#include "tests/sim/dist_rank.h"
+
+#define BIG ((size_t)1 << 20)
+static float big[BIG];
+
+static tn_code any_operation(int which, tn_err *err) {
+    tn_tensor t = tn_tensor_flat(big, TN_F32, which == 1 ? 10 : (int64_t)BIG), views[MAX_RANKS],
+              outs[MAX_RANKS];
+    static float space[MAX_RANKS * 1000];
+    tn_work *w;
+    int r;
+
+    for (r = 0; r < opt.size; r++) {
+        views[r] = tn_tensor_flat(big + r * 1000, TN_F32, 1000);
+        outs[r] = tn_tensor_flat(space + r * 1000, TN_F32, 1000);
+    }
+    switch (which) {
+    case 0:
+    case 1:
+        return finish(tn_pg_allreduce(g, &t, 1, TN_SUM, NULL, &w, err), &w, err);
+    case 2:
+        return finish(tn_pg_allgather(g, &views[0], outs, NULL, &w, err), &w, err);
+    case 3:
+        return finish(tn_pg_alltoall(g, views, outs, NULL, &w, err), &w, err);
+    case 4:
+        return finish(tn_pg_reduce_scatter(g, views, outs, TN_SUM, NULL, &w, err), &w, err);
+    default:
+        return finish(tn_pg_barrier(g, NULL, &w, err), &w, err);
+    }
+}
+
+/* A rank is killed before the group's first operation. Every survivor names it, whatever the operation; then
+ * again. */
+static void mode_killed_first(void) {
+    char words[32];
+    tn_err err = TN_ERR_INIT;
+    int64_t began;
+    tn_code code;
+
+    snprintf(words, sizeof(words), "rank %d is gone", opt.victim);
+    gate("made");
+    if (opt.rank == opt.victim)
+        raise(SIGKILL);
+    wait_for("killed");
+    began = tn_now();
+    code = any_operation(opt.which, &err);
+    must_fail(code, &err, TN_EPEER, words, began, 5 * TN_SECOND);
+    code = any_operation(5, &err);
+    must_fail(code, &err, TN_EPEER, words, began, 5 * TN_SECOND);
+}
+
+/* A rank is killed in the middle of a loop of operations that move much. */
+static void mode_killed_midway(void) {
+    char words[32];
+    tn_err err = TN_ERR_INIT;
+    tn_tensor t = tn_tensor_flat(big, TN_F32, (int64_t)BIG);
+    int64_t began = 0;
+    tn_code code = TN_OK;
+    int i;
+
+    snprintf(words, sizeof(words), "rank %d is gone", opt.victim);
+    for (i = 0; i < 1000 && code == TN_OK; i++) {
+        if (opt.rank == opt.victim && i == 5) {
+            tn_work *w;
+
+            need(tn_pg_allreduce(g, &t, 1, TN_SUM, NULL, &w, &err), &err);
+            raise(SIGKILL);
+        }
+        began = tn_now();
+        code = any_operation(0, &err);
+    }
+    must_fail(code, &err, TN_EPEER, words, began, 5 * TN_SECOND);
+}
+
+static tn_code same_as_others(const tn_pg_call *call, tn_err *err) {
+    tn_tensor t = tn_tensor_flat(big, TN_F32, (int64_t)BIG);
+    tn_work *w;
+    tn_code code =
+        opt.which == 0 ? tn_pg_barrier(g, call, &w, err) : tn_pg_allreduce(g, &t, 1, TN_SUM, call, &w, err);
+
+    return finish(code, &w, err);
+}
+
+/* One rank stays away: the others time out and name it. */
+static void mode_absent(void) {
+    char words[64];
+    tn_err err = TN_ERR_INIT;
+    tn_pg_call soon = {.timeout_ns = 500 * TN_MS};
+    int64_t began;
+    tn_code code;
+    int i;
+
+    snprintf(words, sizeof(words), "waiting for rank %d, from whom", opt.victim);
+    barrier();
+    if (opt.rank == opt.victim) {
+        for (i = 0; i < opt.size; i++) { /* comes back when the others have given up */
+            char key[40];
+
+            snprintf(key, sizeof(key), "gave up/%d", i);
+            if (i != opt.rank)
+                wait_for(key);
+        }
+        /* What the others sent before they gave up may complete its operation; the next one hears of it. */
+        code = same_as_others(&soon, &err);
+        if (code == TN_OK)
+            code = same_as_others(&soon, &err);
+        if (code != TN_ETIMEDOUT || strstr(err.msg, "reported by rank") == NULL)
+            die("a late rank was not told: %s", code != TN_OK ? err.msg : "nothing");
+    } else {
+        char key[40];
+
+        began = tn_now();
+        code = same_as_others(&soon, &err);
+        must_fail(code, &err, TN_ETIMEDOUT, words, began, 5 * TN_SECOND);
+        snprintf(key, sizeof(key), "gave up/%d", opt.rank);
+        put(key, "1", 1);
+    }
+    gate("over");
+}
+
+/* The last rank does something else: everyone fails by name, and the error says what either side did (which of
+ * them saw it first differs). `which` chooses what. */
+static void mode_mismatch(void) {
+    bool odd = opt.rank == opt.size - 1;
+    tn_tensor f32 = tn_tensor_flat(big, TN_F32, 100), f16 = tn_tensor_flat(big, TN_F16, 100),
+              longer = tn_tensor_flat(big, TN_F32, 200), large = tn_tensor_flat(big, TN_F32, 500000);
+    const char *usual = "allreduce SUM float32 of 400 bytes", *other = NULL;
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int64_t began = tn_now();
+    tn_code code;
+
+    switch (opt.which) {
+    case 0:
+        other = "broadcast float32 of 400 bytes";
+        code = odd ? tn_pg_broadcast(g, &f32, 1, 0, NULL, &w, &err)
+                   : tn_pg_allreduce(g, &f32, 1, TN_SUM, NULL, &w, &err);
+        break;
+    case 1:
+        other = "allreduce SUM float16 of 200 bytes";
+        code = tn_pg_allreduce(g, odd ? &f16 : &f32, 1, TN_SUM, NULL, &w, &err);
+        break;
+    case 2:
+        other = "allreduce MAX float32 of 400 bytes";
+        code = tn_pg_allreduce(g, &f32, 1, odd ? TN_MAX : TN_SUM, NULL, &w, &err);
+        break;
+    case 3:
+        other = "allreduce SUM float32 of 800 bytes";
+        code = tn_pg_allreduce(g, odd ? &longer : &f32, 1, TN_SUM, NULL, &w, &err);
+        break;
+    case 4:
+        other = "allreduce SUM float32 of 2000000 bytes";
+        code = tn_pg_allreduce(g, odd ? &large : &f32, 1, TN_SUM, NULL, &w, &err);
+        break;
+    default: /* refused on one rank only */
+        other = "rank 2 refused the arguments of its own call";
+        if (odd && tn_pg_allreduce(g, &f32, 1, TN_BXOR, NULL, &w, &err) == TN_OK)
+            die("BXOR of float32 was accepted");
+        code = odd ? tn_pg_barrier(g, NULL, &w, &err) : tn_pg_allreduce(g, &f32, 1, TN_SUM, NULL, &w, &err);
+        break;
+    }
+    code = finish(code, &w, &err);
+    must_fail(code, &err, TN_ESHAPE, usual, began, 5 * TN_SECOND);
+    must_fail(code, &err, TN_ESHAPE, other, began, 5 * TN_SECOND);
+    gate("over");
+}
+
+/* One rank aborts the group while the others wait. */
+static void mode_abort(void) {
+    tn_err err = TN_ERR_INIT;
+    int64_t began;
+    tn_work *w;
+    tn_code code;
+    char words[80];
+
+    snprintf(words, sizeof(words), "rank %d aborted the group: the user said so", opt.victim);
+    barrier();
+    gate("through"); /* an abort may still reach a barrier that others have left */
+    began = tn_now();
+    if (opt.rank == opt.victim) {
+        tn_pg_abort(g, "the user said so");
+        code = finish(tn_pg_barrier(g, NULL, &w, &err), &w, &err);
+        must_fail(code, &err, TN_ECANCELED, words, began, 5 * TN_SECOND);
+    } else {
+        code = finish(tn_pg_barrier(g, NULL, &w, &err), &w, &err);
+        must_fail(code, &err, TN_EPEER, words, began, 5 * TN_SECOND);
+    }
+    gate("over");
+}
+
+/* Someone does not come to the making of the group at all. */
+static void mode_missing(void) {
+    char words[60];
+    tn_err err = TN_ERR_INIT;
+    int64_t began = tn_now();
+    tn_code code;
+
+    opt.timeout = 700 * TN_MS;
+    if (make_group(NULL, &err, &code) != NULL)
+        die("a group was made without rank %d", opt.victim);
+    snprintf(words, sizeof(words), "rank %d did not come", opt.victim);
+    must_fail(code, &err, TN_ETIMEDOUT, words, began, 5 * TN_SECOND);
+}
+int main(int argc, char **argv) {
+    static const mode modes[] = {
+        {"killed_first", mode_killed_first, false},
+        {"killed_midway", mode_killed_midway, false},
+        {"absent", mode_absent, false},
+        {"mismatch", mode_mismatch, false},
+        {"abort", mode_abort, false},
+        {"missing", mode_missing, true},
+    };
+
+    return play(argc, argv, modes, sizeof(modes) / sizeof(modes[0]));
+}

@@ -1,0 +1,120 @@
+/* Process groups among real processes where something goes wrong: each test starts dist_fault once a rank. */
+#include "tests/sim/dist_world.h"
+
+#define WORLD 4
+
+/* Each rank in turn, before the first operation of each kind. */
+START_TEST(killed_before_first_use) {
+    char victim[32], which[32];
+    int v;
+
+    snprintf(which, sizeof(which), "which=%d", _i);
+    for (v = 0; v < WORLD; v++) {
+        world w;
+        int64_t deadline = tn_deadline_after(tn_now(), PATIENCE);
+
+        fresh_store();
+        snprintf(victim, sizeof(victim), "victim=%d", v);
+        w = begin(WORLD, -1, "mode=killed_first", victim, which, NULL);
+        ck_assert(WIFSIGNALED(status_of(w.pid[v], deadline)));
+        put("killed");
+        w.pid[v] = 0;
+        end(&w, -1);
+    }
+}
+END_TEST
+
+START_TEST(killed_midway) {
+    char victim[32];
+    world w;
+
+    snprintf(victim, sizeof(victim), "victim=%d", _i);
+    w = begin(WORLD, -1, "mode=killed_midway", victim, NULL);
+    end(&w, _i);
+}
+END_TEST
+
+START_TEST(killed_midway_ipc) {
+    char victim[32];
+    world w;
+
+    snprintf(victim, sizeof(victim), "victim=%d", _i);
+    w = begin(3, -1, "mode=killed_midway", "transport=ipc", victim, NULL);
+    end(&w, _i);
+}
+END_TEST
+
+START_TEST(absent_is_named) {
+    char victim[32], which[32];
+    int v;
+
+    snprintf(which, sizeof(which), "which=%d", _i);
+    for (v = 0; v < WORLD; v++) {
+        world w;
+
+        fresh_store();
+        snprintf(victim, sizeof(victim), "victim=%d", v);
+        w = begin(WORLD, -1, "mode=absent", victim, which, NULL);
+        end(&w, -1);
+    }
+}
+END_TEST
+
+START_TEST(missing_is_named) {
+    char victim[32];
+    world w;
+
+    snprintf(victim, sizeof(victim), "victim=%d", _i);
+    w = begin(3, _i, "mode=missing", victim, NULL);
+    end(&w, -1);
+}
+END_TEST
+
+START_TEST(mismatch_is_named) {
+    char which[32];
+    world w;
+
+    snprintf(which, sizeof(which), "which=%d", _i);
+    w = begin(3, -1, "mode=mismatch", which, NULL);
+    end(&w, -1);
+}
+END_TEST
+
+START_TEST(abort_is_told) {
+    char victim[32];
+    world w;
+
+    snprintf(victim, sizeof(victim), "victim=%d", _i);
+    w = begin(3, -1, "mode=abort", victim, NULL);
+    end(&w, -1);
+}
+END_TEST
+
+static Suite *suite(void) {
+    Suite *s = suite_create("dist_fault");
+    TCase *f = tcase_create("failures");
+
+    tcase_add_checked_fixture(f, setup, teardown);
+    tcase_set_timeout(f, 300);
+    tcase_add_loop_test(f, killed_before_first_use, 0, 6);
+    tcase_add_loop_test(f, killed_midway, 0, WORLD);
+    tcase_add_loop_test(f, killed_midway_ipc, 0, 3);
+    tcase_add_loop_test(f, absent_is_named, 0, 2);
+    tcase_add_loop_test(f, missing_is_named, 0, 3);
+    tcase_add_loop_test(f, mismatch_is_named, 0, 6);
+    tcase_add_loop_test(f, abort_is_told, 0, 3);
+    suite_add_tcase(s, f);
+    return s;
+}
+
+int main(void) {
+    SRunner *r;
+    int failed;
+
+    program_name = "dist_fault";
+    r = srunner_create(suite());
+    srunner_run_all(r, CK_ENV);
+    failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed != 0;
+}
