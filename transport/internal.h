@@ -121,6 +121,9 @@ typedef struct tni_conn_ops {
     void (*close)(tn_tx_conn *c);
     /* Closed and nothing under way; may block; on the loop's thread. Frees what the scheme holds, not c. */
     void (*release)(tn_tx_conn *c);
+    /* The TCP socket's descriptor; TN_EUNSUPPORTED without one, and NULL for a scheme that never has one. Locked, and never
+     * after close. */
+    tn_code (*socket)(tn_tx_conn *c, int *fd, tn_err *err);
 } tni_conn_ops;
 
 typedef struct tni_op {
@@ -163,6 +166,12 @@ void tni_op_done(tn_tx_conn *c, int dir, const tn_err *err);
 void tni_op_advance(tni_op *op, size_t n);
 void tni_op_start(tn_tx_conn *c, int dir, const tn_frame *send, tn_frame *recv, uint64_t max_size, const tn_iov *iov,
                   int n, int64_t timeout_ns, tn_tx_done fn, void *arg);
+
+/* ---- socket.c ------------------------------------------------------------------------------------------------------ */
+
+struct sockaddr_storage;
+/* This process's descriptor of the TCP socket between two addresses; -1 when there is none. */
+int tni_socket_find(const struct sockaddr_storage *local, const struct sockaddr_storage *remote);
 
 /* ---- frame.c ------------------------------------------------------------------------------------------------------- */
 

@@ -66,7 +66,9 @@ static tn_code dial_fail(tn_err *err, int rv, const tni_ep *ep) {
             return tn_fail(err, TN_EPEER, "dial %s: the listener has too many connections waiting", ep->url);
         return tn_fail(err, TN_ENOTFOUND, "dial %s: the name \"%s\" does not resolve", ep->url, ep->at.host);
     case NNG_EUNREACHABLE:
-        return tn_fail(err, TN_EPEER, "dial %s: no route to that host", ep->url);
+        tn_fail(err, TN_EPEER, "dial %s: no route to that host", ep->url);
+        err->sys = EHOSTUNREACH; /* for those who tell a silent host from a refusal */
+        return TN_EPEER;
     case NNG_ETIMEDOUT:
         return tn_fail(err, TN_ETIMEDOUT, "dial %s: no answer", ep->url);
     case NNG_EPERM:
@@ -220,7 +222,43 @@ static void conn_release(tn_tx_conn *c) {
     nng_conn_free(c->impl);
 }
 
-static const tni_conn_ops conn_ops = {.start = conn_start, .close = conn_close, .release = conn_release};
+static bool to_system(const nng_sockaddr *from, struct sockaddr_storage *to) {
+    memset(to, 0, sizeof(*to));
+    if (from->s_family == NNG_AF_INET) {
+        struct sockaddr_in *in = (void *)to;
+
+        in->sin_family = AF_INET;
+        in->sin_port = from->s_in.sa_port;
+        in->sin_addr.s_addr = from->s_in.sa_addr;
+        return true;
+    }
+    if (from->s_family == NNG_AF_INET6) {
+        struct sockaddr_in6 *in6 = (void *)to;
+
+        in6->sin6_family = AF_INET6;
+        in6->sin6_port = from->s_in6.sa_port;
+        memcpy(&in6->sin6_addr, from->s_in6.sa_addr, sizeof(in6->sin6_addr));
+        return true;
+    }
+    return false;
+}
+
+static tn_code conn_socket(tn_tx_conn *c, int *fd, tn_err *err) {
+    const nng_conn *nc = c->impl;
+    nng_sockaddr here, there;
+    struct sockaddr_storage local, remote;
+
+    if (nng_stream_get_addr(nc->stream, NNG_OPT_LOCADDR, &here) != 0 ||
+        nng_stream_get_addr(nc->stream, NNG_OPT_REMADDR, &there) != 0)
+        return tn_fail(err, TN_EPEER, "%s has no addresses any more", c->peer);
+    if (!to_system(&here, &local) || !to_system(&there, &remote))
+        return tn_fail(err, TN_EUNSUPPORTED, "%s is not a TCP connection", c->peer);
+    *fd = tni_socket_find(&local, &remote);
+    return *fd >= 0 ? TN_OK : tn_fail(err, TN_EPEER, "the socket of %s is gone", c->peer);
+}
+
+static const tni_conn_ops conn_ops = {
+    .start = conn_start, .close = conn_close, .release = conn_release, .socket = conn_socket};
 
 static void peer_name(char *out, size_t cap, nng_stream *s, const tni_ep *ep) {
     nng_sockaddr sa;

@@ -1,11 +1,14 @@
 /* Conformance of the transports: one suite, run over every scheme. Each test is a process of its own, and NNG is touched in
  * tests only. Certificates are made once, in main. */
 #include <check.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -485,6 +488,34 @@ START_TEST(one_operation_a_direction) {
 }
 END_TEST
 
+/* What the kernel was told, of exactly one of this process's sockets. */
+START_TEST(keep_alive) {
+    duo d = duo_open(_i);
+    tn_err e = TN_ERR_INIT;
+    tn_code code = tn_tx_keepalive(d.a, 3, 2, 4, &e);
+    int fd, found = 0;
+
+    if (_i != TCP && _i != TLS) {
+        ck_assert_int_eq(code, TN_EUNSUPPORTED);
+    } else {
+        ok(code, &e);
+        for (fd = 0; fd < 1024; fd++) {
+            int idle = 0, interval = 0, count = 0;
+            socklen_t n = sizeof(int);
+
+            if (getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, &n) == 0 &&
+                getsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, &n) == 0 &&
+                getsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, &n) == 0)
+                found += idle == 3 && interval == 2 && count == 4;
+        }
+        ck_assert_int_eq(found, 1);
+    }
+    tn_tx_close(d.a);
+    ck_assert_int_ne(tn_tx_keepalive(d.a, 3, 2, 4, &e), TN_OK);
+    duo_close(&d);
+}
+END_TEST
+
 /* ---- frames ---- */
 
 static void send_raw(tn_tx_conn *c, const void *p, size_t n) {
@@ -940,6 +971,7 @@ int main(void) {
     EACH(silence_times_out);
     EACH(the_callback_may_drop_the_last_reference);
     EACH(one_operation_a_direction);
+    EACH(keep_alive);
     EACH(half_a_frame);
     EACH(bad_frames);
     EACH(the_real_port);
