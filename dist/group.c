@@ -212,10 +212,13 @@ static void quiesce(tn_pg *g) {
 }
 
 tn_code tni_wait(tn_pg *g, tni_op *op, const int *pending) {
+    if (*pending > 0 && (g->p2p == NULL || g->watch_at == TN_FOREVER))
+        g->watch_at = tn_deadline_after(tn_now(), TNI_PATIENCE);
     while (*pending > 0 && !g->failed) {
         int64_t until = op->deadline < g->p2p_deadline ? op->deadline : g->p2p_deadline;
         int64_t now;
 
+        until = until < g->watch_at ? until : g->watch_at;
         if (g->todo == 0)
             (void)tn_cond_wait_until(&g->wake, &g->lock, until);
         now = tn_now();
@@ -223,6 +226,8 @@ tn_code tni_wait(tn_pg *g, tni_op *op, const int *pending) {
             tni_p2p_tick(g, now);
         if (*pending > 0 && now >= op->deadline && !g->failed)
             timed_out(g, op);
+        else if (now >= g->watch_at)
+            tni_watch_tick(g, now);
     }
     if (*pending == 0)
         return TN_OK; /* whatever happened since */
@@ -287,8 +292,11 @@ static void *progress(void *arg) {
             pthread_cond_broadcast(&g->wake); /* tn_pg_free waits for the queue to run dry */
         } else if (g->todo > 0 || now >= g->p2p_deadline) {
             tni_p2p_tick(g, now);
+        } else if (now >= g->watch_at) {
+            tni_watch_tick(g, now);
         } else {
-            (void)tn_cond_wait_until(&g->wake, &g->lock, g->p2p_deadline);
+            (void)tn_cond_wait_until(&g->wake, &g->lock,
+                                     g->p2p_deadline < g->watch_at ? g->p2p_deadline : g->watch_at);
         }
         if (g->finished != NULL) {
             tni_unlock(g);
@@ -361,7 +369,7 @@ static tn_code setup(tn_pg *g, int rank, int size, const tn_pg_opts *o, tn_err *
     g->segment = o->segment != 0 ? o->segment : DEFAULT_SEGMENT;
     g->small_max = o->small_max != 0 ? o->small_max : DEFAULT_SMALL_MAX;
     g->reporter = g->culprit = -1;
-    g->p2p_deadline = TN_FOREVER;
+    g->p2p_deadline = g->watch_at = TN_FOREVER;
     snprintf(g->name, sizeof(g->name), "%s", o->name != NULL ? o->name : "world");
     if ((code = copy_text(&g->owned[0], o->tls.cert, err)) != TN_OK ||
         (code = copy_text(&g->owned[1], o->tls.key, err)) != TN_OK ||

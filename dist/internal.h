@@ -4,6 +4,7 @@
  *   group.c                    making and freeing a group, failure, the progress thread
  *   open.c                     streams until they are links: accept, dial, hello
  *   link.c                     links: queues of messages, the reader
+ *   watch.c                    whether the hosts of those who are waited for still answer
  *   calls.c                    the public collectives: validation and queueing
  *   collectives.c              the algorithms, straight-line code on the progress thread
  *   p2p.c                      send and receive: a rendezvous driven by the reader
@@ -48,7 +49,8 @@ typedef enum tni_type {
     TNI_REFUSED = 25, /* the caller's arguments were refused; takes its place in the sequence */
 } tni_type;
 
-typedef enum tni_link_kind { TNI_COLL, TNI_P2P, TNI_KINDS } tni_link_kind;
+/* TNI_WATCH carries nothing but its hello: watch.c. */
+typedef enum tni_link_kind { TNI_COLL, TNI_P2P, TNI_WATCH, TNI_KINDS } tni_link_kind;
 
 typedef struct tni_link tni_link;
 typedef struct tni_hello tni_hello;
@@ -100,6 +102,9 @@ struct tni_link {
     uint8_t text[TNI_FAIL_TEXT];
     bool fail_in, bye_in, bye_out;
     tni_msg welcome, fail, bye;
+    int64_t knocked;  /* TNI_WATCH: since when the peer's host has not answered; 0: it has, or was not asked */
+    int64_t tried;    /* TNI_WATCH: the last dial */
+    bool answered;    /* TNI_WATCH: a dial before this one got an answer */
     size_t rts_count; /* unmatched RTS of this peer */
     uint64_t rts_size; /* the body of an RTS */
     tni_msg rts_msg;
@@ -211,6 +216,7 @@ struct tn_pg {
 
     tni_p2p *p2p, *p2p_tail; /* all under way, in order of issue */
     int64_t p2p_deadline;    /* the earliest, or earlier */
+    int64_t watch_at;        /* when to look after those who are waited for */
     tni_rts *rts, *rts_tail; /* unmatched, in order of arrival */
     uint64_t p2p_next_id;
     int todo; /* receives in TNI_P_UNPACK */
@@ -273,6 +279,13 @@ void tni_accept_start(tn_pg *g);
 void tni_link_dial(tni_link *l);
 void tni_links_close(tn_pg *g);
 void tni_links_release(tn_pg *g);
+
+/* ---- watch.c ---- */
+#define TNI_PATIENCE (500 * TN_MS) /* of an operation, until it asks whether those it waits for are there */
+void tni_watch_tick(tn_pg *g, int64_t now); /* when g->watch_at has come; sets the next time */
+int64_t tni_watch_patience(const tni_link *l); /* how long a dial of this link may take */
+void tni_watch_connected(tni_link *l, tn_tx_conn *conn); /* a TNI_WATCH dial got an answer */
+void tni_watch_failed(tni_link *l, const tn_err *err); /* ... or none */
 
 /* ---- collectives.c ---- */
 /* Carries out one collective; called with the lock held, returns with it held, lets go of it meanwhile. An

@@ -371,7 +371,7 @@ static void heard_bye(tni_link *l) {
     if (l->kind == TNI_P2P) {
         tn_fail(&err, TN_EPEER, "rank %d has left the group", l->peer);
         tni_p2p_lost(g, l->peer, &err);
-    } else if (needs_peer(l)) {
+    } else if (l->kind == TNI_COLL && needs_peer(l)) {
         (void)unusable(l); /* fails the group by name */
     }
     tni_link_bye(l);
@@ -406,7 +406,7 @@ static void on_header(void *arg, const tn_err *err) {
         heard_bye(l);
     } else if (l->kind == TNI_P2P) {
         tni_p2p_frame(l);
-    } else if (l->in.type < TNI_ALLREDUCE || l->in.type > TNI_REFUSED) {
+    } else if (l->kind == TNI_WATCH || l->in.type < TNI_ALLREDUCE || l->in.type > TNI_REFUSED) {
         tni_link_malformed(l);
     } else if (g->failed) {
         tni_link_drain(l, l->in.size);
@@ -465,6 +465,9 @@ void tni_link_broken(tni_link *l, const tn_err *err, bool needed) {
         if (needed && !g->failed && !g->closing)
             (void)unusable(l);
         tni_link_drop(l, false);
+    } else if (l->kind == TNI_WATCH) {
+        tni_link_drop(l, false);
+        g->watch_at = tn_now();
     } else {
         tn_err lost;
 
@@ -548,6 +551,8 @@ bool tni_link_quiet(const tni_link *l) {
 void tni_link_opened(tni_link *l, tn_tx_conn *conn, bool welcome) {
     tn_pg *g = l->g;
 
+    if (l->kind == TNI_WATCH)
+        tni_watch_connected(l, conn);
     l->conn = conn;
     l->state = TNI_OPEN;
     if (welcome) { /* before anything that is queued already */

@@ -50,7 +50,11 @@ static void hello_free(tni_hello *h, bool conn_too) {
 
 /* Our own attempt has failed; the peer's may have succeeded meanwhile. */
 static void dial_failed(tni_link *l, const tn_err *err) {
-    if (l->state == TNI_DIALING)
+    if (l->state != TNI_DIALING)
+        return;
+    if (l->kind == TNI_WATCH && l->knocked != 0)
+        tni_watch_failed(l, err);
+    else
         tni_link_broken(l, err, false);
 }
 
@@ -118,7 +122,8 @@ static void on_hello_sent(void *arg, const tn_err *err) {
         hello_free(h, true);
     } else {
         tni_io_begin(g);
-        tn_frame_recv(h->conn, &h->in, TNI_FAIL_TEXT, g->timeout_ns, on_reply, h);
+        tn_frame_recv(h->conn, &h->in, TNI_FAIL_TEXT, h->link->kind == TNI_WATCH ? TN_FOREVER : g->timeout_ns,
+                      on_reply, h);
     }
     tni_unlock(g);
 }
@@ -134,10 +139,13 @@ static void on_dialed(void *arg, tn_tx_conn *conn, const tn_err *err) {
         dial_failed(h->link, err);
         hello_free(h, true);
     } else {
+        if (h->link->kind == TNI_WATCH)
+            tni_watch_connected(h->link, conn);
         h->out = (tn_frame){.type = TNI_HELLO, .flags = (uint16_t)h->link->kind, .tag = (uint32_t)g->rank,
                             .size = TNI_COOKIE_BYTES};
         tni_io_begin(g);
-        tn_frame_send(conn, &h->out, &cookie, 1, HELLO_TIMEOUT, on_hello_sent, h);
+        tn_frame_send(conn, &h->out, &cookie, 1, h->link->kind == TNI_WATCH ? TN_FOREVER : HELLO_TIMEOUT,
+                      on_hello_sent, h);
     }
     tni_unlock(g);
 }
@@ -164,7 +172,7 @@ void tni_link_dial(tni_link *l) {
     h->link = l;
     h->dialled = true;
     tni_io_begin(g);
-    tn_tx_dial(l->dialer, g->timeout_ns, on_dialed, h);
+    tn_tx_dial(l->dialer, tni_watch_patience(l), on_dialed, h);
 }
 
 static void on_replied(void *arg, const tn_err *err) {

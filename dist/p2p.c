@@ -494,6 +494,10 @@ static void enlist(tn_pg *g, tni_p2p *op) {
         g->p2p_deadline = op->deadline;
         pthread_cond_broadcast(&g->wake);
     }
+    if (g->watch_at == TN_FOREVER) {
+        g->watch_at = tn_deadline_after(op->issued, TNI_PATIENCE);
+        pthread_cond_broadcast(&g->wake);
+    }
     /* Nobody else knows the work yet. */
     (void)tn_work_start(op->fin->work, tni_cancel, (void *)(uintptr_t)op->id);
 }

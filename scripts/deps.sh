@@ -5,7 +5,7 @@ set -eu
 
 packages='gcc libc6-dev pkg-config ca-certificates
 libnng-dev libmbedtls-dev libsodium-dev libopenblas-dev libcbor-dev libinih-dev
-libsqlite3-dev libcurl4-openssl-dev libjansson-dev check'
+libsqlite3-dev libcurl4-openssl-dev libjansson-dev check iproute2'
 [ "${1-}" != --dev ] || packages="$packages clang clang-tidy"
 
 # Any Python from 3.11 on serves if it can make environments and compile a module; else it is Debian's.

@@ -1,5 +1,7 @@
 /* One rank of a test of process groups in which something goes wrong. Options: dist_rank.h. */
 #include <signal.h>
+#include <sys/resource.h>
+#include <time.h>
 
 #include "tests/sim/dist_rank.h"
 
@@ -204,6 +206,150 @@ static void mode_missing(void) {
     snprintf(words, sizeof(words), "rank %d did not come", opt.victim);
     must_fail(code, &err, TN_ETIMEDOUT, words, began, 5 * TN_SECOND);
 }
+/* ---- Stopped, slow and silent ---- */
+
+static int64_t time_of(const char *key) {
+    tn_err err = TN_ERR_INIT;
+    int64_t at = 0;
+    uint8_t *p;
+    size_t n;
+
+    need(store.get(store.arg, key, opt.timeout, &p, &n, &err), &err);
+    if (n != sizeof(at))
+        die("'%s' is not a time", key);
+    memcpy(&at, p, n); /* clocks of one machine agree */
+    free(p);
+    return at;
+}
+
+static void check_sum(int i) {
+    float want = 0;
+    size_t k;
+    int r;
+
+    for (r = 0; r < opt.size; r++)
+        want += (float)(r + i);
+    for (k = 0; k < BIG; k += 997)
+        if (big[k] != want)
+            die("round %d: element %zu is %g, not %g", i, k, (double)big[k], (double)want);
+}
+
+static tn_code sum_round(int i, const tn_pg_call *call, tn_err *err) {
+    tn_tensor t = tn_tensor_flat(big, TN_F32, (int64_t)BIG);
+    tn_work *w;
+    size_t k;
+
+    for (k = 0; k < BIG; k++)
+        big[k] = (float)(opt.rank + i);
+    return finish(tn_pg_allreduce(g, &t, 1, TN_SUM, call, &w, err), &w, err);
+}
+
+static double cpu_seconds(void) {
+    struct rusage u;
+
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+/* A rank is stopped from outside and goes on again: nobody takes it for dead, nobody spins, and sums are right. */
+static void mode_stopped(void) {
+    tn_err err = TN_ERR_INIT;
+    double before;
+    int i;
+
+    for (i = 0; i < 3; i++) {
+        need(sum_round(i, NULL, &err), &err);
+        check_sum(i);
+    }
+    gate("ready");
+    if (opt.rank == opt.victim)
+        raise(SIGSTOP); /* the test lets it go on */
+    before = cpu_seconds();
+    need(sum_round(i, NULL, &err), &err);
+    check_sum(i);
+    if (opt.rank != opt.victim && cpu_seconds() - before > 1.0)
+        die("waiting took %.1f s of CPU time", cpu_seconds() - before);
+    for (i = 4; i < 8; i++) {
+        need(sum_round(i, NULL, &err), &err);
+        check_sum(i);
+    }
+}
+
+/* A rank is stopped for good: the others time out, not before the time, and name it. `which`: a collective, a
+ * receive, or a send. */
+static void mode_stopped_too_long(void) {
+    tn_pg_call soon = {.timeout_ns = 2 * TN_SECOND};
+    tn_tensor t = tn_tensor_flat(big, TN_F32, 10);
+    tn_err err = TN_ERR_INIT;
+    int64_t began;
+    tn_code code;
+    char words[64];
+    tn_work *w;
+
+    need(sum_round(0, NULL, &err), &err);
+    if (opt.rank == opt.victim)
+        raise(SIGSTOP); /* and is killed like this */
+    wait_for("stopped");
+    began = tn_now();
+    if (opt.which == 0)
+        code = sum_round(1, &soon, &err);
+    else if (opt.which == 1)
+        code = finish(tn_pg_recv(g, &t, opt.victim, 1, NULL, &soon, &w, &err), &w, &err);
+    else
+        code = finish(tn_pg_send(g, &t, opt.victim, 1, &soon, &w, &err), &w, &err);
+    snprintf(words, sizeof(words), "rank %d%s", opt.victim, opt.which == 0 ? ", from whom" : "");
+    must_fail(code, &err, TN_ETIMEDOUT, words, began, 5 * TN_SECOND);
+    if (tn_now() - began < 1900 * TN_MS && strstr(err.msg, "reported by") == NULL)
+        die("the time-out of 2 s came early: %s", err.msg);
+    gate_without("gave up", opt.victim);
+}
+
+/* Everybody else is late by more than the others' patience, again and again: nothing is wrong. */
+static void mode_slow(void) {
+    tn_err err = TN_ERR_INIT;
+    int i;
+
+    for (i = 0; i < 3; i++) {
+        struct timespec late = {.tv_nsec = 700 * TN_MS};
+
+        if (opt.rank == (i == 2 ? 0 : opt.victim))
+            nanosleep(&late, NULL);
+        need(sum_round(i, NULL, &err), &err);
+        check_sum(i);
+        barrier();
+    }
+}
+
+/* The victim's host goes silent (the test cuts its cable): everybody else names it within 5 s of the cut. `which`: in the
+ * middle of a loop; while it does nothing and the others wait; before anything was sent; point to point. */
+static void mode_silent(void) {
+    tn_tensor t = tn_tensor_flat(big, TN_F32, 10);
+    tn_err err = TN_ERR_INIT;
+    tn_code code = TN_OK;
+    char words[64];
+    tn_work *w;
+    int i;
+
+    if (opt.which != 2)
+        need(sum_round(0, NULL, &err), &err);
+    gate("ready");
+    if (opt.which != 0 && opt.rank == opt.victim) {
+        (void)time_of("cut");
+        gate("over");
+        return;
+    }
+    if (opt.which == 2)
+        (void)time_of("cut");
+    if (opt.which == 3)
+        code = finish(tn_pg_recv(g, &t, opt.victim, 1, NULL, NULL, &w, &err), &w, &err);
+    for (i = 1; opt.which != 3 && code == TN_OK; i++)
+        code = sum_round(i, NULL, &err);
+    snprintf(words, sizeof(words), "rank %d is gone (its host has not answered", opt.victim);
+    if (opt.rank != opt.victim)
+        must_fail(code, &err, TN_EPEER, words, time_of("cut"), 5 * TN_SECOND);
+    gate("over");
+}
+
 int main(int argc, char **argv) {
     static const mode modes[] = {
         {"killed_first", mode_killed_first, false},
@@ -212,6 +358,10 @@ int main(int argc, char **argv) {
         {"mismatch", mode_mismatch, false},
         {"abort", mode_abort, false},
         {"missing", mode_missing, true},
+        {"stopped", mode_stopped, false},
+        {"stopped_too_long", mode_stopped_too_long, false},
+        {"slow", mode_slow, false},
+        {"silent", mode_silent, false},
     };
 
     return play(argc, argv, modes, sizeof(modes) / sizeof(modes[0]));

@@ -716,9 +716,26 @@ static void mode_leave(void) {
     }
     g = NULL;
 }
+/* What depends on the way between hosts, not on dtypes. */
+static void mode_hosts(void) {
+    int root;
+
+    for (root = 0; root < opt.size; root++) {
+        check_broadcast(TN_F32, 300000, PACKED, root);
+        check_gather(TN_F32, 1000, COLUMN, root);
+    }
+    check_allreduce(TN_SUM, TN_F32, 500003, PACKED);
+    check_allreduce(TN_SUM, TN_BF16, 3, PACKED);
+    check_alltoall(TN_I64, 1000, PACKED);
+    barrier();
+    mode_p2p();
+    compare_digests();
+}
+
 int main(int argc, char **argv) {
     static const mode modes[] = {
         {"grid", mode_grid, false},
+        {"hosts", mode_hosts, false},
         {"p2p", mode_p2p, false},
         {"strangers", mode_strangers, false},
         {"leave", mode_leave, false},

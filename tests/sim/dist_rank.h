@@ -1,8 +1,8 @@
 /* What the programs that play one rank of a world have in common: options, a store, gates between the ranks, and main's
  * work. test_dist*.c start as many of them as the world has ranks.
  *
- *   dist_rank|dist_fault mode=NAME store=file:PATH|tcp:PORT rank=R size=N [transport=tcp] [segment=B] [small=B]
- *                        [timeout=MS] [victim=R] [which=CASE] [cert=F key=F ca=F]
+ *   dist_rank|dist_fault mode=NAME store=file:PATH|tcp:PORT rank=R size=N [transport=tcp] [host=A] [segment=B]
+ *                        [small=B] [timeout=MS] [victim=R] [which=CASE] [cert=F key=F ca=F]
  *
  * Exit code 0: everything was as it should be; 1: the reason is on standard error. */
 #ifndef TN_TESTS_DIST_RANK_H
@@ -20,7 +20,7 @@
 #define MAX_RANKS 16
 
 static struct options {
-    const char *mode, *store, *transport;
+    const char *mode, *store, *transport, *host;
     int rank, size, victim, which;
     size_t segment, small;
     int64_t timeout;
@@ -74,8 +74,8 @@ static inline void wait_for(const char *key) {
     free(p);
 }
 
-/* All `size` ranks have got here. Not a barrier of the group, so that streams stay as they are. */
-static inline void gate(const char *name) {
+/* All ranks but `absent` have got here. Not a barrier of the group, so that streams stay as they are. */
+static inline void gate_without(const char *name, int absent) {
     char key[80];
     int r;
 
@@ -83,12 +83,15 @@ static inline void gate(const char *name) {
     put(key, "1", 1);
     for (r = 0; r < opt.size; r++) {
         snprintf(key, sizeof(key), "gate/%s/%d", name, r);
-        wait_for(key);
+        if (r != absent)
+            wait_for(key);
     }
 }
 
+static inline void gate(const char *name) { gate_without(name, -1); }
+
 static inline tn_pg *make_group(const char *name, tn_err *err, tn_code *code) {
-    tn_pg_opts o = {.name = name, .transport = opt.transport, .tls = opt.tls, .timeout_ns = opt.timeout,
+    tn_pg_opts o = {.name = name, .transport = opt.transport, .host = opt.host, .tls = opt.tls, .timeout_ns = opt.timeout,
                     .segment = opt.segment, .small_max = opt.small};
     tn_pg *out = NULL;
 
@@ -144,6 +147,8 @@ static inline void parse(int argc, char **argv) {
             opt.store = v;
         else if (strcmp(argv[i], "transport") == 0)
             opt.transport = v;
+        else if (strcmp(argv[i], "host") == 0)
+            opt.host = v;
         else if (strcmp(argv[i], "rank") == 0)
             opt.rank = (int)strtol(v, NULL, 10);
         else if (strcmp(argv[i], "size") == 0)

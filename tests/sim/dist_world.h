@@ -67,19 +67,38 @@ static inline void locate_program(void) {
     snprintf(slash + 1, 16, "%s", program_name);
 }
 
+/* Where rank r runs when the ranks are on hosts of their own: a network namespace, and its address there. */
+static const char *(*host_of)(int rank, const char **address);
+
 static inline pid_t start(int rank, int size, char *const *options) {
-    char r[32], s[32], *argv[24] = {program, r, s, store_arg};
-    int n = 4;
+    char r[32], s[32], host[80], *argv[32];
+    const char *address = NULL, *ns = host_of != NULL ? host_of(rank, &address) : NULL;
+    int n = 0;
     pid_t pid;
 
+    if (ns != NULL) {
+        argv[n++] = (char *)(uintptr_t)"ip";
+        argv[n++] = (char *)(uintptr_t)"netns";
+        argv[n++] = (char *)(uintptr_t)"exec";
+        argv[n++] = (char *)(uintptr_t)ns;
+    }
+    argv[n++] = program;
+    argv[n++] = r;
+    argv[n++] = s;
+    argv[n++] = store_arg;
     snprintf(r, sizeof(r), "rank=%d", rank);
     snprintf(s, sizeof(s), "size=%d", size);
-    while (*options != NULL && n < 23)
+    if (address != NULL) {
+        snprintf(host, sizeof(host), "host=%s", address);
+        argv[n++] = host;
+    }
+    while (*options != NULL && n < 31)
         argv[n++] = *options++;
+    argv[n] = NULL;
     pid = fork();
     if (pid == 0) {
-        execv(program, argv);
-        fprintf(stderr, "cannot start %s: %s\n", program, strerror(errno));
+        execvp(argv[0], argv); /* `ip netns exec` becomes the rank: one process, one id */
+        fprintf(stderr, "cannot start %s: %s\n", argv[0], strerror(errno));
         _exit(127);
     }
     ck_assert_int_gt(pid, 0);
@@ -123,13 +142,18 @@ static inline int status_of(pid_t pid, int64_t deadline) {
     }
 }
 
-/* All ranks end well, but `killed` (or -1), who died by SIGKILL. */
-static inline void end(world *w, int killed) {
+/* All ranks end well, but `killed` (or -1), who died by SIGKILL; `stopped`: he is killed when the others have ended. */
+static inline void end_with(world *w, int killed, bool stopped) {
     int64_t deadline = tn_deadline_after(tn_now(), PATIENCE);
     int status[MAX_RANKS], r;
 
     for (r = 0; r < w->size; r++)
-        status[r] = w->pid[r] != 0 ? status_of(w->pid[r], deadline) : 0;
+        if (!stopped || r != killed)
+            status[r] = w->pid[r] != 0 ? status_of(w->pid[r], deadline) : 0;
+    if (stopped) {
+        kill(w->pid[killed], SIGKILL);
+        status[killed] = status_of(w->pid[killed], deadline);
+    }
     for (r = 0; r < w->size; r++) {
         ck_assert_msg(status[r] != -1, "rank %d of %d hangs", r, w->size);
         if (r == killed)
@@ -141,6 +165,9 @@ static inline void end(world *w, int killed) {
                           (unsigned)status[r]);
     }
 }
+
+static inline void end(world *w, int killed) { end_with(w, killed, false); }
+static inline void end_stopped(world *w, int stopped) { end_with(w, stopped, true); }
 
 /* A new file store, for tests with several worlds. */
 static inline void fresh_store(void) {
@@ -154,9 +181,38 @@ static inline void put(const char *key) {
     ck_assert_msg(store.set(store.arg, key, "1", 1, &err) == TN_OK, "%s", err.msg);
 }
 
-static inline void make_certificates(void) {
-    static const char *const hosts[] = {"localhost", "127.0.0.1"};
-    tn_cert_request req = {.name = "rank", .hosts = hosts, .nhosts = 2, .server = true, .days = 2};
+/* Until all ranks have come to a gate of that name. */
+static inline void await_gate(const char *name, int size) {
+    char key[80];
+    int r;
+
+    for (r = 0; r < size; r++) {
+        tn_err err = TN_ERR_INIT;
+        uint8_t *p;
+        size_t n;
+
+        snprintf(key, sizeof(key), "gate/%s/%d", name, r);
+        ck_assert_msg(store.get(store.arg, key, PATIENCE, &p, &n, &err) == TN_OK, "%s", err.msg);
+        free(p);
+    }
+}
+
+static inline void await_stopped(pid_t pid) {
+    int status = 0;
+
+    ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+    ck_assert_msg(WIFSTOPPED(status), "a rank ended with status %x instead of stopping", (unsigned)status);
+}
+
+static inline void pause_for(int64_t ns) {
+    struct timespec ts = {.tv_sec = ns / TN_SECOND, .tv_nsec = ns % TN_SECOND};
+
+    nanosleep(&ts, NULL);
+}
+
+/* One certificate that serves all ranks. */
+static inline void make_certificates_for(const char *const *hosts, size_t n) {
+    tn_cert_request req = {.name = "rank", .hosts = hosts, .nhosts = n, .server = true, .days = 2};
     tn_err err = TN_ERR_INIT;
     char cert[100], key[100];
 
@@ -167,6 +223,12 @@ static inline void make_certificates(void) {
     snprintf(certs[0], sizeof(certs[0]), "cert=%s", cert);
     snprintf(certs[1], sizeof(certs[1]), "key=%s", key);
     snprintf(certs[2], sizeof(certs[2]), "ca=%s/ca.pem", dir);
+}
+
+static inline void make_certificates(void) {
+    static const char *const hosts[] = {"localhost", "127.0.0.1"};
+
+    make_certificates_for(hosts, 2);
 }
 
 #endif

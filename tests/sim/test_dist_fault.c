@@ -90,6 +90,40 @@ START_TEST(abort_is_told) {
 }
 END_TEST
 
+/* ---- Stopped and slow ---- */
+
+START_TEST(stopped_and_let_go) {
+    char victim[32];
+    world w;
+
+    snprintf(victim, sizeof(victim), "victim=%d", _i);
+    w = begin(WORLD, -1, "mode=stopped", victim, NULL);
+    await_stopped(w.pid[_i]);
+    pause_for(1500 * TN_MS);
+    kill(w.pid[_i], SIGCONT);
+    end(&w, -1);
+}
+END_TEST
+
+START_TEST(stopped_too_long_is_named) {
+    char which[32];
+    world w;
+
+    snprintf(which, sizeof(which), "which=%d", _i);
+    w = begin(WORLD, -1, "mode=stopped_too_long", "victim=2", which, NULL);
+    await_stopped(w.pid[2]);
+    put("stopped");
+    end_stopped(&w, 2);
+}
+END_TEST
+
+START_TEST(slow_is_not_dead) {
+    world w = begin(WORLD, -1, "mode=slow", "victim=1", NULL);
+
+    end(&w, -1);
+}
+END_TEST
+
 static Suite *suite(void) {
     Suite *s = suite_create("dist_fault");
     TCase *f = tcase_create("failures");
@@ -103,6 +137,9 @@ static Suite *suite(void) {
     tcase_add_loop_test(f, missing_is_named, 0, 3);
     tcase_add_loop_test(f, mismatch_is_named, 0, 6);
     tcase_add_loop_test(f, abort_is_told, 0, 3);
+    tcase_add_loop_test(f, stopped_and_let_go, 0, 2);
+    tcase_add_loop_test(f, stopped_too_long_is_named, 0, 3);
+    tcase_add_test(f, slow_is_not_dead);
     suite_add_tcase(s, f);
     return s;
 }
