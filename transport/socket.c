@@ -27,7 +27,7 @@ static bool same(const struct sockaddr_storage *a, const struct sockaddr_storage
 }
 
 static bool is_it(int fd, const struct sockaddr_storage *local, const struct sockaddr_storage *remote) {
-    struct sockaddr_storage at;
+    struct sockaddr_storage at = {0};
     socklen_t n = sizeof(at);
 
     if (getpeername(fd, (struct sockaddr *)&at, &n) != 0 || !same(&at, remote))
