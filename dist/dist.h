@@ -83,6 +83,25 @@ TN_API void tn_pg_abort(tn_pg *g, const char *why);
  * timeout_ns); closes streams, joins the thread, frees. Never hangs. NULL is fine. */
 TN_API void tn_pg_free(tn_pg *g, int64_t timeout_ns);
 
+/* ---- Shrinking: after a failure, a group of those who are left. ---- */
+typedef struct tn_pg_shrink_opts {
+    int64_t timeout_ns; /* 0: 30 s. Give twice the 5 s within which ranks notice a failure, or more */
+    bool minority;      /* go on even with less than a majority, if all who go on say so: there may be two
+                         * groups then */
+} tn_pg_shrink_opts;
+/* Every rank that is to go on calls this on its own group, which fails now if it has not failed yet (so ranks
+ * that are still in an operation hear of it). The ranks agree, through the streams they have, on who is still
+ * there, make a group of those (in the old order, with the old options), and meet in it. *out is that group;
+ * ranks (may be NULL) has room for the old size, and ranks[i] becomes the old rank of new rank i. The old group
+ * is yours to free afterwards.
+ *
+ * At most one group comes of it: it needs more than half of the old ranks, or exactly half with rank 0 among
+ * them. Those who are too few get TN_EPEER, which names who was left; so does a rank that the others went on
+ * without. A rank that is there but does not call this is waited for during half of the time. Ranks that die
+ * meanwhile are left out too. TN_ETIMEDOUT: no decision in time. After an error this rank has left; a second
+ * call, or one after a success, is TN_EINVAL. Blocks. */
+TN_API tn_code tn_pg_shrink(tn_pg *g, const tn_pg_shrink_opts *opts, tn_pg **out, int *ranks, tn_err *err);
+
 /* Options of one operation; NULL means all default. */
 typedef struct tn_pg_call {
     int64_t timeout_ns; /* 0: the group's */

@@ -16,7 +16,7 @@
 
 #include "core/log.h"
 #include "core/random.h"
-#include "dist/internal.h"
+#include "dist/vote.h"
 
 #define DEFAULT_TIMEOUT (30 * 60 * TN_SECOND)
 #define DEFAULT_SEGMENT ((size_t)1 << 20)
@@ -349,10 +349,9 @@ static void release(tn_pg *g) {
     for (i = 0; g->addr != NULL && i < g->size; i++)
         free(g->addr[i]);
     free(g->addr);
-    free(g->owned[0]);
-    free(g->owned[1]);
-    free(g->owned[2]);
-    free(g->owned[3]);
+    for (i = 0; i < (int)(sizeof(g->owned) / sizeof(g->owned[0])); i++)
+        free(g->owned[i]);
+    tni_vote_free(g);
     free(g->scratch);
     pthread_cond_destroy(&g->wake);
     pthread_mutex_destroy(&g->lock);
@@ -374,12 +373,16 @@ static tn_code setup(tn_pg *g, int rank, int size, const tn_pg_opts *o, tn_err *
     if ((code = copy_text(&g->owned[0], o->tls.cert, err)) != TN_OK ||
         (code = copy_text(&g->owned[1], o->tls.key, err)) != TN_OK ||
         (code = copy_text(&g->owned[2], o->tls.ca, err)) != TN_OK ||
-        (code = copy_text(&g->owned[3], o->tls.server_name, err)) != TN_OK)
+        (code = copy_text(&g->owned[3], o->tls.server_name, err)) != TN_OK ||
+        (code = copy_text(&g->owned[4], o->transport, err)) != TN_OK ||
+        (code = copy_text(&g->owned[5], o->host, err)) != TN_OK || (code = tni_vote_new(g, err)) != TN_OK)
         return code;
     g->tls.cert = g->owned[0];
     g->tls.key = g->owned[1];
     g->tls.ca = g->owned[2];
     g->tls.server_name = g->owned[3];
+    g->transport = g->owned[4];
+    g->host = g->owned[5];
     g->addr = calloc((size_t)size, sizeof(*g->addr));
     g->links = calloc((size_t)size * TNI_KINDS, sizeof(*g->links));
     if (g->addr == NULL || g->links == NULL)
@@ -476,8 +479,8 @@ static tn_code name_missing(tn_pg *g, const meeting *m, int missing, tn_err *err
     return TN_ETIMEDOUT;
 }
 
-static tn_code meet(tn_pg *g, const tn_store *store, const tn_pg_opts *o, tn_err *err) {
-    const char *host = o->host != NULL ? o->host : "127.0.0.1", *url;
+static tn_code meet(tn_pg *g, const tn_store *store, tn_err *err) {
+    const char *url;
     meeting m = {.store = store, .began = tn_now()};
     char key[160];
     tn_code code;
@@ -489,7 +492,7 @@ static tn_code meet(tn_pg *g, const tn_store *store, const tn_pg_opts *o, tn_err
     if (code == TN_OK)
         code = share_cookie(g, &m, err);
     if (code == TN_OK)
-        code = tni_listen(g, o->transport != NULL ? o->transport : "tcp", host, err);
+        code = tni_listen(&g->listener, g->socket_path, sizeof(g->socket_path), g, err);
     if (code != TN_OK)
         return code;
     tni_lock(g);
@@ -506,7 +509,7 @@ static tn_code meet(tn_pg *g, const tn_store *store, const tn_pg_opts *o, tn_err
     return code;
 }
 
-static void enroll(tn_pg *g) {
+void tni_group_enroll(tn_pg *g) {
     pthread_mutex_lock(&registry_lock);
     g->registry_next = registry;
     registry = g;
@@ -525,7 +528,7 @@ static void expel(tn_pg *g) {
 }
 
 /* Ends the thread and every stream, and waits until the transport has let go of us. */
-static void shut(tn_pg *g) {
+void tni_group_discard(tn_pg *g) {
     tni_lock(g);
     g->stop = true;
     pthread_cond_broadcast(&g->wake);
@@ -538,6 +541,26 @@ static void shut(tn_pg *g) {
         (void)tn_cond_wait_until(&g->wake, &g->lock, TN_FOREVER);
     tni_unlock(g);
     release(g);
+}
+
+tn_code tni_group_new(tn_pg **out, int rank, int size, const tn_pg_opts *opts, tn_err *err) {
+    tn_code code = tn_random_init(err);
+    tn_pg *g;
+
+    if (code != TN_OK)
+        return code;
+    g = calloc(1, sizeof(*g));
+    if (g == NULL)
+        return tn_fail(err, TN_ENOMEM, "no memory for a process group");
+    pthread_mutex_init(&g->lock, NULL);
+    tn_cond_init(&g->wake);
+    code = setup(g, rank, size, opts, err);
+    if (code != TN_OK) {
+        tni_group_discard(g);
+        return code;
+    }
+    *out = g;
+    return TN_OK;
 }
 
 tn_code tn_pg_new(tn_pg **out, const tn_store *store, int rank, int size, const tn_pg_opts *opts, tn_err *err) {
@@ -554,22 +577,15 @@ tn_code tn_pg_new(tn_pg **out, const tn_store *store, int rank, int size, const 
         return tn_fail(err, TN_EINVAL, "a time-out cannot be negative");
     if (opts->name != NULL && (opts->name[0] == '\0' || strlen(opts->name) >= TNI_NAME_MAX))
         return tn_fail(err, TN_EINVAL, "the name of a group has 1 to %d bytes", TNI_NAME_MAX - 1);
-    code = tn_random_init(err);
+    code = tni_group_new(&g, rank, size, opts, err);
     if (code != TN_OK)
         return code;
-    g = calloc(1, sizeof(*g));
-    if (g == NULL)
-        return tn_fail(err, TN_ENOMEM, "no memory for a process group");
-    pthread_mutex_init(&g->lock, NULL);
-    tn_cond_init(&g->wake);
-    code = setup(g, rank, size, opts, err);
-    if (code == TN_OK)
-        code = meet(g, store, opts, err);
+    code = meet(g, store, err);
     if (code != TN_OK) {
-        shut(g);
+        tni_group_discard(g);
         return code;
     }
-    enroll(g);
+    tni_group_enroll(g);
     *out = g;
     return TN_OK;
 }
@@ -580,15 +596,14 @@ int tn_pg_size(const tn_pg *g) { return g->size; }
 
 /* ---- The end of a group ---- */
 
-/* Under the lock. */
-static void abort_all(tn_pg *g, const char *why) {
+void tni_abort_all(tn_pg *g, tn_code code, const char *why) {
     char text[TNI_FAIL_TEXT];
     tn_err err;
     int i;
 
     snprintf(text, sizeof(text), "rank %d %.300s", g->rank, why);
-    tni_fail(g, g->rank, -1, TN_ECANCELED, g->running != NULL ? g->running->seq : g->seq, text);
-    tn_fail(&err, TN_ECANCELED, "%s", text);
+    tni_fail(g, g->rank, -1, code, g->running != NULL ? g->running->seq : g->seq, text);
+    tn_fail(&err, code, "%s", text);
     tni_p2p_abort(g, &err);
     for (i = 0; i < g->size; i++)
         tni_link_abort(tni_link_of(g, i, TNI_P2P));
@@ -600,7 +615,7 @@ void tn_pg_abort(tn_pg *g, const char *why) {
     snprintf(text, sizeof(text), "aborted the group: %.280s", why != NULL ? why : "no reason given");
     tni_lock(g);
     g->aborted = true;
-    abort_all(g, text);
+    tni_abort_all(g, TN_ECANCELED, text);
     tni_unlock(g);
 }
 
@@ -633,7 +648,7 @@ void tn_pg_free(tn_pg *g, int64_t timeout_ns) {
     g->leaving = true;
     wait_until(g, idle, deadline);
     if (!idle(g)) {
-        abort_all(g, "has freed the group before its operations were done");
+        tni_abort_all(g, TN_ECANCELED, "has freed the group before its operations were done");
         wait_until(g, idle, TN_FOREVER); /* bounded by quiesce: nothing waits for a peer any more */
     }
     g->closing = true;
@@ -642,5 +657,5 @@ void tn_pg_free(tn_pg *g, int64_t timeout_ns) {
     farewell = tn_deadline_after(tn_now(), FAREWELL);
     wait_until(g, quiet, g->failed || farewell > deadline ? farewell : deadline);
     tni_unlock(g);
-    shut(g);
+    tni_group_discard(g);
 }

@@ -4,6 +4,7 @@
  *   group.c                    making and freeing a group, failure, the progress thread
  *   open.c                     streams until they are links: accept, dial, hello
  *   link.c                     links: queues of messages, the reader
+ *   vote.c shrink.c            the group of those who are left
  *   watch.c                    whether the hosts of those who are waited for still answer
  *   calls.c                    the public collectives: validation and queueing
  *   collectives.c              the algorithms, straight-line code on the progress thread
@@ -47,10 +48,17 @@ typedef enum tni_type {
     TNI_ALLTOALL = 23,
     TNI_BARRIER = 24,
     TNI_REFUSED = 25, /* the caller's arguments were refused; takes its place in the sequence */
+    TNI_JOIN = 32, /* from here on: the vote of a shrinking group, vote.c */
+    TNI_PREPARE = 33,
+    TNI_PROMISE = 34,
+    TNI_ACCEPT = 35,
+    TNI_ACCEPTED = 36,
+    TNI_NACK = 37,
+    TNI_DECIDED = 38,
 } tni_type;
 
-/* TNI_WATCH carries nothing but its hello: watch.c. */
-typedef enum tni_link_kind { TNI_COLL, TNI_P2P, TNI_WATCH, TNI_KINDS } tni_link_kind;
+/* TNI_WATCH carries nothing but its hello: watch.c. TNI_VOTE is for shrinking: vote.c. */
+typedef enum tni_link_kind { TNI_COLL, TNI_P2P, TNI_WATCH, TNI_VOTE, TNI_KINDS } tni_link_kind;
 
 typedef struct tni_link tni_link;
 typedef struct tni_hello tni_hello;
@@ -72,7 +80,7 @@ typedef struct tni_msg {
 typedef enum tni_link_state {
     TNI_CLOSED,  /* never used */
     TNI_DIALING, /* our hello is under way */
-    TNI_EXPECTED, /* crossed: the peer's hello is under way */
+    TNI_EXPECTED, /* crossed, so the peer's hello is under way; or to be dialled again */
     TNI_OPEN,
     TNI_LEFT,   /* the peer said BYE, or both did */
     TNI_BROKEN, /* err says why */
@@ -102,12 +110,12 @@ struct tni_link {
     uint8_t text[TNI_FAIL_TEXT];
     bool fail_in, bye_in, bye_out;
     tni_msg welcome, fail, bye;
-    int64_t knocked;  /* TNI_WATCH: since when the peer's host has not answered; 0: it has, or was not asked */
+    int64_t knocked;  /* since when the peer's host has not answered; 0: it has, or was not asked */
     int64_t tried;    /* TNI_WATCH: the last dial */
     bool answered;    /* TNI_WATCH: a dial before this one got an answer */
     size_t rts_count; /* unmatched RTS of this peer */
     uint64_t rts_size; /* the body of an RTS */
-    tni_msg rts_msg;
+    tni_msg rts_msg;   /* receives the body of an RTS, or of a vote */
 };
 
 /* A connection that is not a link yet. */
@@ -188,7 +196,8 @@ struct tn_pg {
     int64_t timeout_ns;
     size_t segment, small_max;
     tn_tx_opts tls;
-    char *owned[4]; /* its strings */
+    const char *transport, *host; /* as given */
+    char *owned[6]; /* the strings of tls, and these */
     tn_tx_listener *listener;
     char socket_path[108]; /* of ipc, to be unlinked */
     uint8_t cookie[TNI_COOKIE_BYTES];
@@ -206,6 +215,8 @@ struct tn_pg {
     bool stop;    /* and the links are being closed */
     tni_op *queue, *queue_tail, *running;
     uint64_t seq;
+
+    struct tni_vote *vote;
 
     bool failed; /* no more collectives */
     tn_code fail_code;
@@ -237,6 +248,13 @@ tni_finished *tni_finished_new(tn_work **work);
 void tni_fail(tn_pg *g, int culprit, int reporter, tn_code code, uint64_t seq, const char *text);
 tn_code tni_start_thread(tn_pg *g, tn_err *err); /* if it does not run yet */
 tn_code tni_group_error(const tn_pg *g, const char *what, uint64_t seq, int64_t started, tn_err *err);
+/* Fails everything pending and to come: "rank 3 <why>". Under the lock. */
+void tni_abort_all(tn_pg *g, tn_code code, const char *why);
+/* A group that knows nobody yet: without listener, addresses and secret. discard: ends and frees it, in any
+ * state. enroll: when it is complete. */
+tn_code tni_group_new(tn_pg **out, int rank, int size, const tn_pg_opts *opts, tn_err *err);
+void tni_group_enroll(tn_pg *g);
+void tni_group_discard(tn_pg *g);
 uint64_t tni_next_id(void);
 void tni_cancel(void *id, tn_code why); /* a tn_cancel_fn: arg is the id of an operation */
 /* Waits until *pending is 0, with the lock held. TN_EPEER when the group has failed (by the operation's
@@ -274,7 +292,8 @@ void tni_link_bye(tni_link *l);
 bool tni_link_quiet(const tni_link *l); /* nothing more to say or to hear */
 
 /* ---- open.c ---- */
-tn_code tni_listen(tn_pg *g, const char *transport, const char *host, tn_err *err);
+/* A listener as the group's options say, and the path of its socket ("" if it has none), to be unlinked. */
+tn_code tni_listen(tn_tx_listener **out, char *path, size_t cap, const tn_pg *g, tn_err *err);
 void tni_accept_start(tn_pg *g);
 void tni_link_dial(tni_link *l);
 void tni_links_close(tn_pg *g);
@@ -284,8 +303,15 @@ void tni_links_release(tn_pg *g);
 #define TNI_PATIENCE (500 * TN_MS) /* of an operation, until it asks whether those it waits for are there */
 void tni_watch_tick(tn_pg *g, int64_t now); /* when g->watch_at has come; sets the next time */
 int64_t tni_watch_patience(const tni_link *l); /* how long a dial of this link may take */
-void tni_watch_connected(tni_link *l, tn_tx_conn *conn); /* a TNI_WATCH dial got an answer */
+void tni_watch_connected(tni_link *l, tn_tx_conn *conn); /* a dial got an answer */
 void tni_watch_failed(tni_link *l, const tn_err *err); /* ... or none */
+void tni_watch_dial_again(tni_link *l); /* if it is TNI_EXPECTED and that takes long */
+/* Whether a dial that failed is to be made again: there was no route, which may change. */
+bool tni_watch_later(tni_link *l, const tn_err *err);
+
+/* ---- vote.c ---- */
+void tni_vote_frame(tni_link *l); /* a header has arrived on a TNI_VOTE link */
+void tni_vote_opened(tni_link *l);
 
 /* ---- collectives.c ---- */
 /* Carries out one collective; called with the lock held, returns with it held, lets go of it meanwhile. An

@@ -406,6 +406,8 @@ static void on_header(void *arg, const tn_err *err) {
         heard_bye(l);
     } else if (l->kind == TNI_P2P) {
         tni_p2p_frame(l);
+    } else if (l->kind == TNI_VOTE) {
+        tni_vote_frame(l);
     } else if (l->kind == TNI_WATCH || l->in.type < TNI_ALLREDUCE || l->in.type > TNI_REFUSED) {
         tni_link_malformed(l);
     } else if (g->failed) {
@@ -465,9 +467,10 @@ void tni_link_broken(tni_link *l, const tn_err *err, bool needed) {
         if (needed && !g->failed && !g->closing)
             (void)unusable(l);
         tni_link_drop(l, false);
-    } else if (l->kind == TNI_WATCH) {
+    } else if (l->kind != TNI_P2P) {
         tni_link_drop(l, false);
-        g->watch_at = tn_now();
+        if (l->kind == TNI_WATCH)
+            g->watch_at = tn_now();
     } else {
         tn_err lost;
 
@@ -551,8 +554,8 @@ bool tni_link_quiet(const tni_link *l) {
 void tni_link_opened(tni_link *l, tn_tx_conn *conn, bool welcome) {
     tn_pg *g = l->g;
 
-    if (l->kind == TNI_WATCH)
-        tni_watch_connected(l, conn);
+    tni_watch_connected(l, conn);
+    l->knocked = 0;
     l->conn = conn;
     l->state = TNI_OPEN;
     if (welcome) { /* before anything that is queued already */
@@ -566,6 +569,8 @@ void tni_link_opened(tni_link *l, tn_tx_conn *conn, bool welcome) {
         queue_fail(l);
     else if (g->closing)
         tni_link_bye(l);
+    if (l->kind == TNI_VOTE)
+        tni_vote_opened(l);
     pump(l);
     tni_link_read(l);
 }

@@ -54,7 +54,7 @@ static void dial_failed(tni_link *l, const tn_err *err) {
         return;
     if (l->kind == TNI_WATCH && l->knocked != 0)
         tni_watch_failed(l, err);
-    else
+    else if (l->kind == TNI_WATCH || !tni_watch_later(l, err))
         tni_link_broken(l, err, false);
 }
 
@@ -139,8 +139,7 @@ static void on_dialed(void *arg, tn_tx_conn *conn, const tn_err *err) {
         dial_failed(h->link, err);
         hello_free(h, true);
     } else {
-        if (h->link->kind == TNI_WATCH)
-            tni_watch_connected(h->link, conn);
+        tni_watch_connected(h->link, conn);
         h->out = (tn_frame){.type = TNI_HELLO, .flags = (uint16_t)h->link->kind, .tag = (uint32_t)g->rank,
                             .size = TNI_COOKIE_BYTES};
         tni_io_begin(g);
@@ -286,11 +285,14 @@ static void on_accept(void *arg, tn_tx_conn *conn, const tn_err *err) {
 
 /* ---- All of them ---- */
 
-tn_code tni_listen(tn_pg *g, const char *transport, const char *host, tn_err *err) {
+tn_code tni_listen(tn_tx_listener **out, char *path, size_t cap, const tn_pg *g, tn_err *err) {
+    const char *transport = g->transport != NULL ? g->transport : "tcp";
+    const char *host = g->host != NULL ? g->host : "127.0.0.1";
+    bool six = strchr(host, ':') != NULL && host[0] != '[';
     char url[300];
     uint64_t r;
-    bool six = strchr(host, ':') != NULL && host[0] != '[';
 
+    path[0] = '\0';
     tn_random_bytes(&r, sizeof(r));
     if (strcmp(transport, "tcp") == 0 || strcmp(transport, "tls") == 0) {
         snprintf(url, sizeof(url), "%s://%s%.250s%s:0", transport[1] == 'c' ? "tcp" : "tls+tcp", six ? "[" : "",
@@ -300,15 +302,15 @@ tn_code tni_listen(tn_pg *g, const char *transport, const char *host, tn_err *er
 
         if (dir == NULL || dir[0] != '/' || strlen(dir) > 60)
             dir = "/tmp";
-        snprintf(g->socket_path, sizeof(g->socket_path), "%s/tn-%016llx.sock", dir, (unsigned long long)r);
-        snprintf(url, sizeof(url), "ipc://%s", g->socket_path);
+        snprintf(path, cap, "%s/tn-%016llx.sock", dir, (unsigned long long)r);
+        snprintf(url, sizeof(url), "ipc://%s", path);
     } else if (strcmp(transport, "inproc") == 0) {
         snprintf(url, sizeof(url), "inproc://tn-%016llx", (unsigned long long)r);
     } else {
         return tn_fail(err, TN_EINVAL, "transport '%.40s' is not known; tcp, tls, ipc and inproc are",
                        transport);
     }
-    return tn_tx_listen(&g->listener, url, &g->tls, err);
+    return tn_tx_listen(out, url, &g->tls, err);
 }
 
 void tni_links_close(tn_pg *g) {
@@ -320,7 +322,7 @@ void tni_links_close(tn_pg *g) {
     for (h = g->hellos; h != NULL; h = h->next)
         if (h->conn != NULL)
             tn_tx_close(h->conn);
-    for (i = 0; i < g->size * TNI_KINDS; i++) {
+    for (i = 0; g->links != NULL && i < g->size * TNI_KINDS; i++) {
         if (g->links[i].dialer != NULL)
             tn_tx_dialer_close(g->links[i].dialer);
         if (g->links[i].conn != NULL)

@@ -5,8 +5,6 @@
 
 #include "tests/sim/dist_rank.h"
 
-#define BIG ((size_t)1 << 20)
-static float big[BIG];
 
 static tn_code any_operation(int which, tn_err *err) {
     tn_tensor t = tn_tensor_flat(big, TN_F32, which == 1 ? 10 : (int64_t)BIG), views[MAX_RANKS],
@@ -208,50 +206,16 @@ static void mode_missing(void) {
 }
 /* ---- Stopped, slow and silent ---- */
 
-static int64_t time_of(const char *key) {
-    tn_err err = TN_ERR_INIT;
-    int64_t at = 0;
-    uint8_t *p;
-    size_t n;
-
-    need(store.get(store.arg, key, opt.timeout, &p, &n, &err), &err);
-    if (n != sizeof(at))
-        die("'%s' is not a time", key);
-    memcpy(&at, p, n); /* clocks of one machine agree */
-    free(p);
-    return at;
-}
-
-static void check_sum(int i) {
-    float want = 0;
-    size_t k;
-    int r;
-
-    for (r = 0; r < opt.size; r++)
-        want += (float)(r + i);
-    for (k = 0; k < BIG; k += 997)
-        if (big[k] != want)
-            die("round %d: element %zu is %g, not %g", i, k, (double)big[k], (double)want);
-}
-
-static tn_code sum_round(int i, const tn_pg_call *call, tn_err *err) {
-    tn_tensor t = tn_tensor_flat(big, TN_F32, (int64_t)BIG);
-    tn_work *w;
-    size_t k;
-
-    for (k = 0; k < BIG; k++)
-        big[k] = (float)(opt.rank + i);
-    return finish(tn_pg_allreduce(g, &t, 1, TN_SUM, call, &w, err), &w, err);
-}
-
 static double cpu_seconds(void) {
     struct rusage u;
 
     getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
-/* A rank is stopped from outside and goes on again: nobody takes it for dead, nobody spins, and sums are right. */
+/* A rank is stopped from outside and goes on again: nobody takes it for dead, nobody spins, and sums are right.
+ * */
 static void mode_stopped(void) {
     tn_err err = TN_ERR_INIT;
     double before;
@@ -320,8 +284,9 @@ static void mode_slow(void) {
     }
 }
 
-/* The victim's host goes silent (the test cuts its cable): everybody else names it within 5 s of the cut. `which`: in the
- * middle of a loop; while it does nothing and the others wait; before anything was sent; point to point. */
+/* The victim's host goes silent (the test cuts its cable): everybody else names it within 5 s of the cut.
+ * `which`: in the middle of a loop; while it does nothing and the others wait; before anything was sent; point
+ * to point. */
 static void mode_silent(void) {
     tn_tensor t = tn_tensor_flat(big, TN_F32, 10);
     tn_err err = TN_ERR_INIT;

@@ -1,5 +1,5 @@
-/* One rank of a test of process groups, where everything goes well: every operation with every dtype, layout and size
- * against values computed here; point to point; strangers; leaving. Options: dist_rank.h. */
+/* One rank of a test of process groups, where everything goes well: every operation with every dtype, layout
+ * and size against values computed here; point to point; strangers; leaving. Options: dist_rank.h. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -535,16 +535,16 @@ static void mode_grid(void) {
 
     for (c = 0; c < sizeof(counts) / sizeof(counts[0]); c++) {
         size_t n = counts[c];
-        bool big = n > 1000;
+        bool large = n > 1000;
 
-        if (big && opt.segment != 0 && opt.segment < 4096)
+        if (large && opt.segment != 0 && opt.segment < 4096)
             continue; /* tiny segments are for edges: a hundred of them do */
         if (n == 1000 && opt.segment != 0 && opt.segment < 4096)
             n = 130;
         for (d = 0; d < TN_DTYPE_COUNT; d++) {
             layout how = (layout)((d + (int)c) % LAYOUTS);
 
-            if (big && d != TN_F32 && d != TN_BF16 && d != TN_I64 && d != TN_U8)
+            if (large && d != TN_F32 && d != TN_BF16 && d != TN_I64 && d != TN_U8)
                 continue;
             if (SANITISED && d != TN_F32 && (d + (int)c) % 4 != 0)
                 continue; /* what a sanitiser finds does not depend on the dtype */
@@ -552,7 +552,7 @@ static void mode_grid(void) {
             for (o = 0; o < TN_OP_COUNT; o++) {
                 tn_op op = (tn_op)o;
 
-                if (!tn_k_reduce_supported(op, (tn_dtype)d) || (big && op != TN_SUM && op != TN_WMEAN))
+                if (!tn_k_reduce_supported(op, (tn_dtype)d) || (large && op != TN_SUM && op != TN_WMEAN))
                     continue;
                 check_allreduce(op, (tn_dtype)d, n, o == TN_SUM ? PACKED : how);
                 check_reduce(op, (tn_dtype)d, n, how, root);

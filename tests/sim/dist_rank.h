@@ -1,5 +1,5 @@
-/* What the programs that play one rank of a world have in common: options, a store, gates between the ranks, and main's
- * work. test_dist*.c start as many of them as the world has ranks.
+/* What the programs that play one rank of a world have in common: options, a store, gates between the ranks,
+ * and main's work. test_dist*.c start as many of them as the world has ranks.
  *
  *   dist_rank|dist_fault mode=NAME store=file:PATH|tcp:PORT rank=R size=N [transport=tcp] [host=A] [segment=B]
  *                        [small=B] [timeout=MS] [victim=R] [which=CASE] [cert=F key=F ca=F]
@@ -91,8 +91,13 @@ static inline void gate_without(const char *name, int absent) {
 static inline void gate(const char *name) { gate_without(name, -1); }
 
 static inline tn_pg *make_group(const char *name, tn_err *err, tn_code *code) {
-    tn_pg_opts o = {.name = name, .transport = opt.transport, .host = opt.host, .tls = opt.tls, .timeout_ns = opt.timeout,
-                    .segment = opt.segment, .small_max = opt.small};
+    tn_pg_opts o = {.name = name,
+                    .transport = opt.transport,
+                    .host = opt.host,
+                    .tls = opt.tls,
+                    .timeout_ns = opt.timeout,
+                    .segment = opt.segment,
+                    .small_max = opt.small};
     tn_pg *out = NULL;
 
     *code = tn_pg_new(&out, &store, opt.rank, opt.size, &o, err);
@@ -131,6 +136,51 @@ static inline void must_fail(tn_code code, const tn_err *err, tn_code want, cons
     if (took > limit)
         die("it took %.3f s: %s", (double)took / 1e9, err->msg);
 }
+/* ---- Rounds of large sums, for what goes wrong in the middle ---- */
+
+#define BIG ((size_t)1 << 20)
+static float big[BIG];
+
+static inline int64_t time_of(const char *key) {
+    tn_err err = TN_ERR_INIT;
+    int64_t at = 0;
+    uint8_t *p;
+    size_t n;
+
+    need(store.get(store.arg, key, opt.timeout, &p, &n, &err), &err);
+    if (n != sizeof(at))
+        die("'%s' is not a time", key);
+    memcpy(&at, p, n); /* clocks of one machine agree */
+    free(p);
+    return at;
+}
+
+/* `sum`: of the ranks that took part, of which there are n. */
+static inline void check_sum_of(int i, int sum, int n) {
+    float want = (float)(sum + n * i);
+    size_t k;
+
+    for (k = 0; k < BIG; k += 997)
+        if (big[k] != want)
+            die("round %d: element %zu is %g, not %g", i, k, (double)big[k], (double)want);
+}
+
+static inline void check_sum(int i) { check_sum_of(i, opt.size * (opt.size - 1) / 2, opt.size); }
+
+static inline tn_code sum_round_in(tn_pg *in, int i, const tn_pg_call *call, tn_err *err) {
+    tn_tensor t = tn_tensor_flat(big, TN_F32, (int64_t)BIG);
+    tn_work *w;
+    size_t k;
+
+    for (k = 0; k < BIG; k++)
+        big[k] = (float)(opt.rank + i);
+    return finish(tn_pg_allreduce(in, &t, 1, TN_SUM, call, &w, err), &w, err);
+}
+
+static inline tn_code sum_round(int i, const tn_pg_call *call, tn_err *err) {
+    return sum_round_in(g, i, call, err);
+}
+
 static inline void parse(int argc, char **argv) {
     int i;
 

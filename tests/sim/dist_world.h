@@ -1,5 +1,5 @@
-/* Worlds of real processes for test_dist*.c: a folder with a file store for each test, ranks that are started from the
- * program beside this one, and their ends. */
+/* Worlds of real processes for test_dist*.c: a folder with a file store for each test, ranks that are started
+ * from the program beside this one, and their ends. */
 #ifndef TN_TESTS_DIST_WORLD_H
 #define TN_TESTS_DIST_WORLD_H
 
@@ -142,7 +142,8 @@ static inline int status_of(pid_t pid, int64_t deadline) {
     }
 }
 
-/* All ranks end well, but `killed` (or -1), who died by SIGKILL; `stopped`: he is killed when the others have ended. */
+/* All ranks end well, but `killed` (or -1), who died by SIGKILL; `stopped`: he is killed when the others have
+ * ended. */
 static inline void end_with(world *w, int killed, bool stopped) {
     int64_t deadline = tn_deadline_after(tn_now(), PATIENCE);
     int status[MAX_RANKS], r;

@@ -1,6 +1,6 @@
-/* Process groups across hosts. A host is a network namespace that the test makes itself: each rank gets one, all are joined
- * by a bridge in one more, and pulling a cable is setting the bridge's end of it down. Needs root and iproute2; without them
- * the one test that is left says why. */
+/* Process groups across hosts. A host is a network namespace that the test makes itself: each rank gets one,
+ * all are joined by a bridge in one more, and pulling a cable is setting the bridge's end of it down. Needs
+ * root and iproute2; without them the one test that is left says why. */
 #include "tests/sim/dist_world.h"
 
 #define HOSTS 4
@@ -161,10 +161,27 @@ START_TEST(short_cut) {
 }
 END_TEST
 
+/* Two of four hosts are cut off: one group at most goes on. */
+START_TEST(split) {
+    world w;
+
+    program_name = "dist_shrink";
+    host_of = host_v4;
+    w = begin(HOSTS, -1, "mode=split", NULL);
+    await_gate("ready", HOSTS);
+    cable(2, false);
+    cable(3, false);
+    end(&w, -1);
+    cable(2, true);
+    cable(3, true);
+}
+END_TEST
+
 START_TEST(skipped) {
     int out = ip("netns list");
 
-    ck_assert_msg(geteuid() != 0 || out != 0, "namespaces could not be made although root asked with iproute2: see above");
+    ck_assert_msg(geteuid() != 0 || out != 0,
+                  "namespaces could not be made although root asked with iproute2: see above");
     fprintf(stderr, "test_dist_net: skipped: %s\n", geteuid() != 0 ? "not root" : "no `ip` (package iproute2)");
 }
 END_TEST
@@ -185,6 +202,7 @@ static Suite *suite(bool ready) {
     tcase_add_loop_test(t, silent_host, 0, 4);
     tcase_add_test(t, stopped_is_not_silent);
     tcase_add_test(t, short_cut);
+    tcase_add_test(t, split);
     return s;
 }
 
