@@ -295,6 +295,60 @@ static PyObject *group_abort(PyObject *obj, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *group_shrink(PyObject *obj, PyObject *args, PyObject *kwargs) {
+    static const char *const names[] = {"timeout", "minority", NULL};
+    PyTypeObject *type = Py_TYPE(obj);
+    allocfunc alloc = TNI_FN(allocfunc, PyType_GetSlot(type, Py_tp_alloc));
+    PyObject *timeout = NULL, *ranks = NULL, *made = NULL;
+    tn_pg_shrink_opts opts = {0};
+    tn_err err = TN_ERR_INIT;
+    tn_pg *pg, *next = NULL;
+    int minority = 0, *old, i;
+    tn_code code;
+
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|Op:shrink", TNI_NAMES(names), &timeout, &minority) ||
+        !tni_seconds(timeout, 0, &opts.timeout_ns))
+        return NULL;
+    opts.minority = minority != 0;
+    pg = enter(obj);
+    if (pg == NULL)
+        return NULL;
+    old = calloc((size_t)tn_pg_size(pg), sizeof(*old));
+    if (old == NULL) {
+        leave(obj);
+        return PyErr_NoMemory();
+    }
+    Py_BEGIN_ALLOW_THREADS
+    code = tn_pg_shrink(pg, &opts, &next, old, &err);
+    Py_END_ALLOW_THREADS
+    leave(obj);
+    if (code != TN_OK) {
+        tni_raise(tni_state_of(obj), &err);
+        goto out;
+    }
+    made = alloc(type, 0);
+    ranks = made != NULL ? PyList_New(0) : NULL;
+    for (i = 0; ranks != NULL && i < tn_pg_size(next); i++) {
+        PyObject *number = PyLong_FromLong(old[i]);
+
+        if (number == NULL || PyList_Append(ranks, number) < 0)
+            Py_CLEAR(ranks);
+        Py_XDECREF(number);
+    }
+    if (ranks == NULL) {
+        Py_CLEAR(made);
+        Py_BEGIN_ALLOW_THREADS
+        tn_pg_free(next, 0);
+        Py_END_ALLOW_THREADS
+        goto out;
+    }
+    ((tni_group *)(void *)made)->pg = next;
+    ((tni_group *)(void *)made)->pid = getpid();
+out:
+    free(old);
+    return made != NULL ? Py_BuildValue("NN", made, ranks) : NULL;
+}
+
 /* ---- operations ---- */
 
 /* What one call needs: tensors that go in and come out, options, and the work to be. */
@@ -639,6 +693,7 @@ static PyMethodDef group_methods[] = {
     METHOD(barrier, "barrier(timeout=None) -> Work"),
     METHOD(send, "send(tensor, dst, tag=0, timeout=None) -> Work"),
     METHOD(recv, "recv(tensor, src, tag=0, timeout=None) -> Work; src -1: any"),
+    METHOD(shrink, "shrink(timeout=30, minority=False) -> (Group of those who are left, their ranks here)"),
     {"abort", group_abort, METH_VARARGS,
      "abort(reason): fails everything pending and to come, and tells the peers why"},
     {"close", group_close, METH_VARARGS,

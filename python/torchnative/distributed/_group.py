@@ -13,7 +13,7 @@ from torch.autograd import _profiler_enabled
 
 from torchnative import _tn
 from torchnative.distributed import BACKEND, _options
-from torchnative.distributed._work import TimeoutTN, WorkTN
+from torchnative.distributed._work import TimeoutTN, WorkTN, translated
 
 _CPU = torch.device("cpu")
 _NAME_BYTES = 60  # of a group, in messages; the store that torch gives has a prefix of its own for each group
@@ -62,10 +62,29 @@ def _reduce_op(opts, op=None):
     return op if op is not None else dist.ReduceOp.SUM
 
 
+def _translating(issue):
+    def call(*args):
+        try:
+            return issue(*args)
+        except (_tn.PeerError, TimeoutError) as error:  # the group has failed before
+            raise translated(error) from error
+
+    return call
+
+
+class _Operations:
+    """The native group's operations, with errors as torch's callers know them."""
+
+    def __init__(self, group):
+        for name in ("allreduce", "broadcast", "reduce", "allgather", "reduce_scatter", "gather", "scatter", "alltoall", "barrier", "send", "recv"):
+            setattr(self, name, _translating(getattr(group, name)))
+
+
 class ProcessGroupTN(dist.ProcessGroup):
-    def __init__(self, store, rank, size, timeout=dist.distributed_c10d.default_pg_timeout, name="world"):
+    def __init__(self, store, rank, size, timeout=dist.distributed_c10d.default_pg_timeout, name="world", *, made=None):
+        """``made``: a native group that exists already (it was shrunk to)."""
         super().__init__(rank, size)
-        options = _options.group_options(store, timeout, dist.distributed_c10d.default_pg_timeout)
+        options = _options.group_options(store, timeout, dist.distributed_c10d.default_pg_timeout) if made is None else {"timeout": timeout}
         self._store = store
         self._rank = rank
         self._size = size
@@ -73,7 +92,8 @@ class ProcessGroupTN(dist.ProcessGroup):
         self._description = "undefined"
         self._timeout = options["timeout"]
         self._splits = 0
-        self._group = _tn.Group(store if size > 1 else None, rank, size, name=name[:_NAME_BYTES], **options)
+        self._group = made or _tn.Group(store if size > 1 else None, rank, size, name=name[:_NAME_BYTES], **options)
+        self._ops = _Operations(self._group)
 
     # ---- what torch asks about a group ----
 
@@ -165,6 +185,18 @@ class ProcessGroupTN(dist.ProcessGroup):
 
     split_group = splitGroup
 
+    def shrink(self, timeout=None, minority=False):
+        """torchnative.distributed.shrink, without telling torch: the new group, and its ranks by those of this one."""
+        try:
+            made, ranks = self._group.shrink(timeout.total_seconds() if timeout is not None else None, minority)
+        except (_tn.PeerError, TimeoutError) as error:
+            raise translated(error) from error
+        name = f"{self._name}:shrunk:{'-'.join(map(str, ranks))}"
+        store = dist.PrefixStore(f"{name}/", self._store) if self._store is not None else None
+        group = ProcessGroupTN(store, made.rank, made.size, self._timeout, name=name, made=made)
+        group.setGroupDesc(f"{self._description}:shrunk")
+        return group, ranks
+
     def mergeRemoteGroup(self, *args, **kwargs):
         raise NotImplementedError(f"backend '{BACKEND}' does not merge groups: make a new one with new_group()")
 
@@ -196,7 +228,7 @@ class ProcessGroupTN(dist.ProcessGroup):
         name, factor = _op(_reduce_op(opts, op))
         if tensors and tensors[0].is_sparse:
             return self._allreduce_sparse(tensors, name, self._call_timeout(opts, timeout))
-        work = self._group.allreduce(tensors, name, factor, self._call_timeout(opts, timeout))
+        work = self._ops.allreduce(tensors, name, factor, self._call_timeout(opts, timeout))
         return self._work("all_reduce", work, tensors)
 
     def _allreduce_sparse(self, tensors, op, seconds):
@@ -208,14 +240,14 @@ class ProcessGroupTN(dist.ProcessGroup):
         shape = [*target.shape, target.sparse_dim()]
         counts = torch.zeros(self._size, 1 + len(shape), dtype=torch.int64)
         about = torch.tensor([mine._nnz(), *shape], dtype=torch.int64)
-        self._group.allgather(list(counts), about, seconds).wait()
+        self._ops.allgather(list(counts), about, seconds).wait()
         for rank, row in enumerate(counts.tolist()):
             if row[1:] != shape:
                 raise ValueError(f"all_reduce of sparse tensors: rank {rank} has shape and sparse dimensions {row[1:]}, this rank {shape}")
         counts = counts[:, 0].tolist()
         indices = [torch.empty(mine.sparse_dim(), count, dtype=torch.int64) for count in counts]
         values = [mine.values().new_empty(count, *mine.values().shape[1:]) for count in counts]
-        works = [self._group.allgather(indices, mine.indices(), seconds), self._group.allgather(values, mine.values(), seconds)]
+        works = [self._ops.allgather(indices, mine.indices(), seconds), self._ops.allgather(values, mine.values(), seconds)]
 
         def finish():
             with torch.no_grad():
@@ -225,7 +257,7 @@ class ProcessGroupTN(dist.ProcessGroup):
 
     def allreduce_coalesced(self, tensors, opts=None):
         name, factor = _op(_reduce_op(opts))
-        work = self._group.allreduce(tensors, name, factor, self._call_timeout(opts))
+        work = self._ops.allreduce(tensors, name, factor, self._call_timeout(opts))
         return self._work("all_reduce", work, tensors)
 
     def broadcast(self, tensors, opts=None, timeout=None, root=0):
@@ -234,7 +266,7 @@ class ProcessGroupTN(dist.ProcessGroup):
         if isinstance(opts, int):
             opts, root = None, opts
         root = opts.rootRank if opts is not None else root
-        work = self._group.broadcast(tensors, root, self._call_timeout(opts, timeout))
+        work = self._ops.broadcast(tensors, root, self._call_timeout(opts, timeout))
         return self._work("broadcast", work, tensors)
 
     def reduce(self, tensors, opts=None, op=None, timeout=None, root=0):
@@ -244,7 +276,7 @@ class ProcessGroupTN(dist.ProcessGroup):
             opts, root = None, opts
         name, factor = _op(_reduce_op(opts, op))
         root = opts.rootRank if opts is not None else root
-        work = self._group.reduce(tensors, root, name, factor, self._call_timeout(opts, timeout))
+        work = self._ops.reduce(tensors, root, name, factor, self._call_timeout(opts, timeout))
         return self._work("reduce", work, tensors)
 
     def allgather(self, outputs, inputs, opts=None, timeout=None):
@@ -255,7 +287,7 @@ class ProcessGroupTN(dist.ProcessGroup):
         if len(outputs) != len(inputs):
             raise ValueError(f"all_gather: {len(outputs)} lists of outputs for {len(inputs)} inputs")
         seconds = self._call_timeout(opts, timeout)
-        works = [self._group.allgather(out, tensor, seconds) for out, tensor in zip(outputs, inputs)]
+        works = [self._ops.allgather(out, tensor, seconds) for out, tensor in zip(outputs, inputs)]
         return self._work("all_gather", works, [tensor for out in outputs for tensor in out], inputs)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
@@ -263,12 +295,12 @@ class ProcessGroupTN(dist.ProcessGroup):
         return self.allgather([list(column) for column in zip(*outputs)], inputs, opts)
 
     def all_gather_single(self, output, tensor, opts=None):
-        work = self._group.allgather(self._parts(output, "all_gather", "output"), tensor, self._call_timeout(opts))
+        work = self._ops.allgather(self._parts(output, "all_gather", "output"), tensor, self._call_timeout(opts))
         return self._work("all_gather", work, [output], [tensor])
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         seconds = self._call_timeout(opts)
-        works = [self._group.allgather(self._parts(output, "all_gather", "output"), tensor, seconds) for output, tensor in zip(outputs, inputs)]
+        works = [self._ops.allgather(self._parts(output, "all_gather", "output"), tensor, seconds) for output, tensor in zip(outputs, inputs)]
         return self._work("all_gather", works, outputs, inputs)
 
     def reduce_scatter(self, outputs, inputs, opts=None, op=None, timeout=None):
@@ -278,7 +310,7 @@ class ProcessGroupTN(dist.ProcessGroup):
             opts, op = None, opts
         name, factor = _op(_reduce_op(opts, op))
         seconds = self._call_timeout(opts, timeout)
-        works = [self._group.reduce_scatter(output, tensors, name, factor, seconds) for output, tensors in zip(outputs, inputs)]
+        works = [self._ops.reduce_scatter(output, tensors, name, factor, seconds) for output, tensors in zip(outputs, inputs)]
         return self._work("reduce_scatter", works, outputs, [tensor for tensors in inputs for tensor in tensors])
 
     def reduce_scatter_single(self, output, tensor, opts=None):
@@ -295,7 +327,7 @@ class ProcessGroupTN(dist.ProcessGroup):
             opts, root = None, opts
         root = opts.rootRank if opts is not None else root
         out = outputs[0] if self._rank == root and outputs else None
-        work = self._group.gather(out, inputs[0], root, self._call_timeout(opts, timeout))
+        work = self._ops.gather(out, inputs[0], root, self._call_timeout(opts, timeout))
         return self._work("gather", work, list(out or []), inputs)
 
     def scatter(self, outputs, inputs, opts=None, timeout=None, root=0):
@@ -305,13 +337,13 @@ class ProcessGroupTN(dist.ProcessGroup):
             opts, root = None, opts
         root = opts.rootRank if opts is not None else root
         tensors = inputs[0] if self._rank == root and inputs else None
-        work = self._group.scatter(outputs[0], tensors, root, self._call_timeout(opts, timeout))
+        work = self._ops.scatter(outputs[0], tensors, root, self._call_timeout(opts, timeout))
         return self._work("scatter", work, outputs)
 
     def alltoall(self, outputs, inputs, opts=None, timeout=None):
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
-        work = self._group.alltoall(outputs, inputs, self._call_timeout(opts, timeout))
+        work = self._ops.alltoall(outputs, inputs, self._call_timeout(opts, timeout))
         return self._work("all_to_all", work, outputs, inputs)
 
     def all_to_all_single(self, output, tensor, output_splits=None, input_splits=None, opts=None, timeout=None):
@@ -319,13 +351,13 @@ class ProcessGroupTN(dist.ProcessGroup):
             opts, timeout = None, opts
         outputs = self._parts(output, "all_to_all", "output", output_splits)
         inputs = self._parts(tensor, "all_to_all", "input", input_splits)
-        work = self._group.alltoall(outputs, inputs, self._call_timeout(opts, timeout))
+        work = self._ops.alltoall(outputs, inputs, self._call_timeout(opts, timeout))
         return self._work("all_to_all", work, [output], [tensor])
 
     def barrier(self, opts=None, timeout=None):
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
-        return self._work("barrier", self._group.barrier(self._call_timeout(opts, timeout)), [])
+        return self._work("barrier", self._ops.barrier(self._call_timeout(opts, timeout)), [])
 
     def _parts(self, tensor, name, which, splits=None):
         """One view a rank along the first dimension, in equal parts unless told. The memory is one behind the other if the tensor is contiguous."""
@@ -355,13 +387,13 @@ class ProcessGroupTN(dist.ProcessGroup):
     # ---- point to point ----
 
     def send(self, tensors, dst, tag=0):
-        return self._work("send", self._group.send(self._one(tensors, "send"), dst, tag, self._timeout), tensors)
+        return self._work("send", self._ops.send(self._one(tensors, "send"), dst, tag, self._timeout), tensors)
 
     def recv(self, tensors, src, tag=0):
-        return self._work("recv", self._group.recv(self._one(tensors, "recv"), src, tag, self._timeout), tensors)
+        return self._work("recv", self._ops.recv(self._one(tensors, "recv"), src, tag, self._timeout), tensors)
 
     def recv_anysource(self, tensors, tag=0):
-        return self._work("recvAnySource", self._group.recv(self._one(tensors, "recv"), -1, tag, self._timeout), tensors)
+        return self._work("recvAnySource", self._ops.recv(self._one(tensors, "recv"), -1, tag, self._timeout), tensors)
 
     @staticmethod
     def _one(tensors, name):
