@@ -87,7 +87,7 @@ SIM_SRC  := $(wildcard tests/sim/*.c)
 BENCH_SRC := $(wildcard tests/bench/*.c)
 FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 HEADERS  := $(filter-out core/banned.h core/internal.h,$(wildcard core/*.h)) \
-            $(wildcard $(foreach m,kernels privacy transport dist fed fed/net,$(m)/$(notdir $(m)).h))
+            $(wildcard $(foreach m,kernels privacy transport dist fed fed/net,$(m)/$(notdir $(m)).h) privacy/dp.h)
 
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 exe = $(patsubst %.c,$(BUILD)/$(1)/%,$(notdir $(2)))

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "core/error.h"
+#include "privacy/dp.h"
 
 #define TN_KEY_BYTES 32  /* an Ed25519 public key (RFC 8032) */
 #define TN_SIG_BYTES 64

@@ -1,0 +1,92 @@
+/* Differential privacy: what a job has spent (accountants), and the noise and the clipping that spend it.
+ *
+ * Pure computations without I/O, but for the noise, whose randomness is the operating system's. Any thread.
+ * Part of privacy/privacy.h, which is what other modules include.
+ *
+ * Neighbours are data sets that differ by one participant, added or removed. A number out of range, NaN
+ * included, is TN_EINVAL with the name of the parameter and what it may be. */
+#ifndef TN_PRIVACY_DP_H
+#define TN_PRIVACY_DP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/error.h"
+
+/* ---- Accountants ---- */
+
+typedef enum tn_dp_noise {
+    TN_DP_GAUSSIAN,          /* real numbers */
+    TN_DP_DISCRETE_GAUSSIAN, /* integers: Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential
+                                Privacy", 2020 */
+} tn_dp_noise;
+
+/* One query, asked `count` times: each participant is in it with probability q, independently of all others
+ * (Poisson sampling; a fixed number out of all is something else), and noise covers the sum. */
+typedef struct tn_dp_step {
+    tn_dp_noise noise;
+    double q;             /* (0, 1]; 1: everybody, no amplification */
+    double sigma;         /* standard deviation of the noise over the L2 sensitivity: [0.01, 1e6] */
+    uint64_t count;       /* 0 to 1e9 */
+    uint32_t sensitivity; /* of the discrete Gaussian in TN_DP_PLD: 1 to 1e6 units of its grid; else not read */
+} tn_dp_step;
+
+typedef enum tn_dp_accountant {
+    TN_DP_RDP, /* Renyi divergences at some orders: fast, composes by addition, a few per cent too high */
+    TN_DP_PLD, /* the distribution of the privacy loss: close to the truth, tenths of a second */
+} tn_dp_accountant;
+
+typedef struct tn_dp_spent {
+    double epsilon;
+    double order; /* TN_DP_RDP: at which the smallest epsilon was found; else 0 */
+} tn_dp_spent;
+
+/* The epsilon of all steps together at delta in (0, 1). An upper bound: never less than what was spent, up to
+ * rounding (1e-9).
+ *
+ * TN_DP_RDP: the Renyi divergence of the Poisson-sampled Gaussian (Mironov, Talwar and Zhang, "Renyi
+ * Differential Privacy of the Sampled Gaussian Mechanism", 2019) at each order, converted by Proposition 12 of
+ * Canonne, Kamath and Steinke. Integer orders by their finite sum, others by integrating its definition: the
+ * integrand is positive, so nothing cancels and every order converges. The sampled discrete Gaussian has the
+ * bound of the next integer order. `orders`: each in (1, 1e5], at most 10000; NULL: tn_dp_orders.
+ *
+ * TN_DP_PLD: the loss on a grid that preserves both probabilities in every cell ("Connect the dots": Doroshenko
+ * et al., 2022), composed by FFT of the exponentially tilted distribution, so that small deltas keep their
+ * digits; for removal and for addition, and the larger of both. sigma at least 0.1; `orders` must be NULL. The
+ * discrete Gaussian: of a query with one integer as its answer. */
+TN_API tn_code tn_dp_epsilon(tn_dp_accountant how, const tn_dp_step *step, size_t nsteps, double delta,
+                             const double *orders, size_t norders, tn_dp_spent *out, tn_err *err);
+/* The smallest sigma (to 1e-6 relative, rounded up; TN_DP_PLD 1e-4) with which `count` steps at q stay within
+ * epsilon > 0. TN_EINVAL too when no sigma does with these orders. */
+TN_API tn_code tn_dp_calibrate(tn_dp_accountant how, double epsilon, double q, uint64_t count, double delta,
+                               const double *orders, size_t norders, double *sigma, tn_err *err);
+/* The default: 1.1 to 10.9 by 0.1, 11 to 63, 128, 256, 512 and 1024. */
+TN_API const double *tn_dp_orders(size_t *n);
+/* The Renyi divergence of one step at one order. */
+TN_API tn_code tn_dp_rdp(const tn_dp_step *step, double order, double *rdp, tn_err *err);
+/* The Gaussian mechanism with sensitivity 1, once: exact, for every epsilon (Balle and Wang, "Improving the
+ * Gaussian Mechanism for Differential Privacy", ICML 2018). Epsilon in (0, 1e4], delta in (0, 1). */
+TN_API tn_code tn_dp_gaussian_sigma(double epsilon, double delta, double *sigma, tn_err *err);
+TN_API tn_code tn_dp_gaussian_epsilon(double sigma, double delta, double *epsilon, tn_err *err);
+
+/* Noise that each of n clients adds its share of, on integers, before a secure sum (Kairouz, Liu and Steinke,
+ * "The Distributed Discrete Gaussian Mechanism", ICML 2021; Agarwal, Kairouz and Liu, "The Skellam Mechanism",
+ * NeurIPS 2021). Vectors are scaled by `scale`, rounded at random to integers and drawn again until their norm
+ * is in a bound. */
+typedef enum tn_dp_shared { TN_DP_SKELLAM, TN_DP_SHARED_DISCRETE_GAUSSIAN } tn_dp_shared;
+typedef struct tn_dp_distributed {
+    tn_dp_shared noise;
+    double scale;       /* grid points per unit: > 0 */
+    double sigma;       /* of one client's share, in units before scaling: > 0 */
+    uint64_t clients;   /* how many shares are in the sum at least: the minimum of survivors, not the cohort */
+    double clip;        /* L2 bound of a client's vector, in units: > 0 */
+    double beta;        /* [0, 1): how unlikely a rounding may be refused; 0: none is */
+    uint64_t dimension; /* >= 1 */
+} tn_dp_distributed;
+typedef struct tn_dp_bounds { double l1, l2; } tn_dp_bounds; /* norms of the rounded vector, in grid points */
+TN_API tn_code tn_dp_rounded_bounds(const tn_dp_distributed *d, tn_dp_bounds *out, tn_err *err);
+/* As tn_dp_epsilon with TN_DP_RDP and q = 1. orders: integers for Skellam (else TN_EINVAL); NULL: 2 to 128, 256. */
+TN_API tn_code tn_dp_distributed_epsilon(const tn_dp_distributed *d, uint64_t count, double delta,
+                                         const double *orders, size_t norders, tn_dp_spent *out, tn_err *err);
+
+#endif
