@@ -185,6 +185,11 @@ class ProcessGroupTN(dist.ProcessGroup):
 
     split_group = splitGroup
 
+    @property
+    def seconds(self):
+        """The time-out of an operation."""
+        return self._timeout
+
     def shrink(self, timeout=None, minority=False):
         """torchnative.distributed.shrink, without telling torch: the new group, and its ranks by those of this one."""
         try:

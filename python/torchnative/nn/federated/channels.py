@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 
@@ -38,10 +39,15 @@ class Outcome:
 
 
 class GroupChannel:
-    """Rounds over a process group: rank 0's model starts, every rank trains, the deltas meet in one weighted all-reduce."""
+    """Rounds over a process group: rank 0's model starts, every rank trains, the deltas meet in one weighted all-reduce.
 
-    def __init__(self, group, rounds: int) -> None:
+    A rank that is lost costs the round its update and no more: the others shrink the group and add up what they have. ``members`` is the
+    ProcessGroupTN of ``group``, None for a participant alone; ``shrunk`` is told the one that takes its place.
+    """
+
+    def __init__(self, group, rounds: int, members=None, shrunk: Callable[[object, str], None] | None = None) -> None:
         self.group, self.rounds = group, rounds
+        self.members, self.shrunk = members, shrunk
         self.done = 0
         self.tensor_bytes = 0
 
@@ -81,30 +87,72 @@ class GroupChannel:
 
     def submit(self, delta: torch.Tensor, examples: int, metrics: dict[str, float], refusal: str | None) -> Outcome:
         """Adds everybody's deltas to the block. A rank with ``refusal`` takes part with weight zero."""
+        before, table = self.done, []
+        while True:
+            try:
+                if self.done == before:  # not so if the others had all they needed before a rank was lost
+                    self._add_up(delta, examples, metrics, refusal, table)
+                break
+            except (ConnectionError, TimeoutError) as error:
+                if self.members is None:
+                    raise
+                self._go_on(str(error))
+        cohort = sum(1 for row in table if row[0] > 0)
+        if cohort == 0:
+            return Outcome(False, refusal or "no rank had an update to give", 0)
+        weights = sum(row[1] for row in table)
+        mean = sum(row[1] * row[2] for row in table) / weights if weights else None
+        return Outcome(not refusal, refusal, cohort, mean)
+
+    def _add_up(self, delta: torch.Tensor, examples: int, metrics: dict[str, float], refusal: str | None, table: list) -> None:
+        """One attempt. ``table`` gets everybody's weights and losses; the block changes only at the end."""
         weight = 0 if refusal else examples
         loss = metrics.get("loss", math.nan)
         facts = torch.tensor([weight, weight if math.isfinite(loss) else 0, loss if math.isfinite(loss) else 0.0], dtype=torch.float64)
         everyone = [torch.empty_like(facts) for _ in range(self.group.size)]
         self.group.allgather(everyone, facts).wait(None)
-        table = torch.stack(everyone).tolist()
-        cohort = sum(1 for row in table if row[0] > 0)
-        if cohort == 0:
-            return Outcome(False, refusal or "no rank had an update to give", 0)
-        if refusal:
-            delta.zero_()
+        table[:] = torch.stack(everyone).tolist()
+        if not any(row[0] > 0 for row in table):
+            return
+        total = torch.zeros_like(delta) if refusal else delta.clone()  # our own is still needed if this fails
         for number, offset, nbytes in self.layout.runs():
             dtype = torch_dtype(number)
-            part = delta[offset : offset + nbytes].view(dtype)
+            part = total[offset : offset + nbytes].view(dtype)
             if dtype.is_floating_point or dtype.is_complex:
                 self.group.allreduce([part], "WMEAN", weight=float(weight)).wait(None)
             else:
                 self.group.allreduce([part], "MAX").wait(None)
-        self.layout.apply(self.block, delta)
+        self.layout.apply(self.block, total)
         self.tensor_bytes += self.layout.nbytes
         self.done += 1
-        weights = sum(row[1] for row in table)
-        mean = sum(row[1] * row[2] for row in table) / weights if weights else None
-        return Outcome(not refusal, refusal, cohort, mean)
+
+    def _go_on(self, reason: str) -> None:
+        """A group of those who are left, all of them at the same round."""
+        from torchnative import distributed
+
+        while True:
+            # Whoever is still in a long local step is waited for, as long as an operation would be.
+            self.members = distributed.shrink(self.members, timeout=timedelta(seconds=self.members.seconds))
+            self.group = self.members._group
+            if self.shrunk is not None:
+                self.shrunk(self.members, reason)
+            try:
+                return self._catch_up()
+            except (ConnectionError, TimeoutError) as error:
+                reason = str(error)
+
+    def _catch_up(self) -> None:
+        """Some may have completed the round in which others lost a rank: their result is everybody's, since everybody's update is in it."""
+        done = [torch.zeros(1, dtype=torch.int64) for _ in range(self.group.size)]
+        self.group.allgather(done, torch.tensor([self.done])).wait(None)
+        done = [int(one) for one in done]
+        if min(done) < max(done):
+            block = self.block.clone()
+            self.group.broadcast([block], done.index(max(done))).wait(None)
+            if self.done < max(done):
+                self.block.copy_(block)
+                self.tensor_bytes += self.layout.nbytes
+                self.done = max(done)
 
     def traffic(self) -> tuple[int, int]:
         return self.tensor_bytes, self.tensor_bytes

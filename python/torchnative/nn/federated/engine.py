@@ -42,7 +42,8 @@ class Engine:
         server: ``"tls+tcp://host:port"`` (with ``tls=``), or ``"tcp://..."`` and ``"ipc://..."`` on this host.
         tls: a :class:`TLS`: this client's certificate, key and CA.
         client_id: without TLS, the id to ask the server for; default: random. With TLS the server knows it by its key.
-        group: the process group; default: the default group.
+        group: the process group; default: the default group. When a rank of it is lost, the others go on in a smaller group, which
+            takes its place here (``engine.group``).
         connect_timeout: seconds to keep trying to reach the server, at the start and after a break.
         insecure: allow plain tcp to another host.
         progress: True: a line a round on standard error; default: only when that is a terminal.
@@ -238,7 +239,8 @@ class Engine:
 
     def _open(self):
         if self.server is None:
-            return GroupChannel(self._native_group(), self.rounds)
+            members = self._members()
+            return GroupChannel(_tn.Group(None, 0, 1) if members is None else members._group, self.rounds, members, self._shrunk)
         if self.tls is None and self.server.startswith("tls"):
             raise ValueError(f"{self.server} needs tls=federated.TLS(cert, key, ca); `torchnative-ctl cert issue` writes the files")
         files = {} if self.tls is None else self.tls.client_arguments()
@@ -252,11 +254,16 @@ class Engine:
         )
         return ServerChannel(client, self._tell)
 
-    def _native_group(self):
+    def _shrunk(self, members, reason: str) -> None:
+        self.group = members
+        self._tell(f"going on as rank {members.rank()} of {members.size()}: {reason}")
+
+    def _members(self):
+        """The process group, None when there is none: a participant alone."""
         import torch.distributed as dist
 
         if self.group is None and not (dist.is_available() and dist.is_initialized()):
-            return _tn.Group(None, 0, 1)
+            return None
         from torchnative.distributed import ProcessGroupTN
 
         group = dist.group.WORLD if self.group is None else self.group
@@ -265,7 +272,7 @@ class Engine:
                 f"the process group has backend {dist.get_backend(group)}; the Engine's aggregation runs in torchnative's own "
                 'collectives: init_process_group("tn"), or pass group=torch.distributed.new_group(backend="tn")'
             )
-        return group._group
+        return group
 
     def _agree(self, channel) -> None:
         """The server's word holds; an explicit difference here is an error that names both."""
