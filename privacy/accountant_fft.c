@@ -1,5 +1,6 @@
-/* The fast Fourier transform of complex numbers: radix 2, in place, bits reversed first (Cooley and Tukey,
- * 1965). Each twiddle factor is computed by itself, so that errors do not add up along the table. */
+/* The fast Fourier transform of complex numbers, radix 2 and in place (Cooley and Tukey 1965). What is between
+ * forward and inverse here is multiplied point by point, so nobody puts it in order. Each twiddle factor is
+ * computed by itself, so that errors do not add up along the table. */
 #include <stdlib.h>
 #include <math.h>
 
@@ -24,37 +25,31 @@ void tni_fft_release(tni_fft *f) {
     f->twiddle = NULL;
 }
 
-static void swap(double *a, double *b) {
-    double t = *a;
+/* From the longest butterflies to the shortest (decimation in frequency). */
+void tni_fft_forward(const tni_fft *f, double *x) {
+    for (size_t half = f->n / 2; half > 0; half /= 2) {
+        for (size_t at = 0; at < f->n; at += 2 * half) {
+            for (size_t k = 0; k < half; k++) {
+                const double *w = f->twiddle + 2 * k * (f->n / (2 * half));
+                double *a = x + 2 * (at + k), *b = a + 2 * half, re = a[0] - b[0], im = a[1] - b[1];
 
-    *a = *b;
-    *b = t;
-}
-
-static void reverse_bits(double *x, size_t n) {
-    for (size_t i = 1, j = 0; i < n; i++) {
-        size_t bit = n >> 1;
-
-        for (; (j & bit) != 0; bit >>= 1)
-            j ^= bit;
-        j ^= bit;
-        if (i < j) {
-            swap(&x[2 * i], &x[2 * j]);
-            swap(&x[2 * i + 1], &x[2 * j + 1]);
+                a[0] += b[0];
+                a[1] += b[1];
+                b[0] = re * w[0] - im * w[1];
+                b[1] = im * w[0] + re * w[1];
+            }
         }
     }
 }
 
-static void transform(const tni_fft *f, double *x, double sign) {
-    reverse_bits(x, f->n);
+/* The same backwards, with the conjugates of the factors. */
+void tni_fft_inverse(const tni_fft *f, double *x) {
     for (size_t half = 1; half < f->n; half *= 2) {
-        size_t stride = f->n / (2 * half);
-
         for (size_t at = 0; at < f->n; at += 2 * half) {
             for (size_t k = 0; k < half; k++) {
-                const double *w = f->twiddle + 2 * k * stride;
+                const double *w = f->twiddle + 2 * k * (f->n / (2 * half));
                 double *a = x + 2 * (at + k), *b = a + 2 * half;
-                double re = b[0] * w[0] - sign * b[1] * w[1], im = b[1] * w[0] + sign * b[0] * w[1];
+                double re = b[0] * w[0] + b[1] * w[1], im = b[1] * w[0] - b[0] * w[1];
 
                 b[0] = a[0] - re;
                 b[1] = a[1] - im;
@@ -63,12 +58,6 @@ static void transform(const tni_fft *f, double *x, double sign) {
             }
         }
     }
-}
-
-void tni_fft_forward(const tni_fft *f, double *x) { transform(f, x, 1); }
-
-void tni_fft_inverse(const tni_fft *f, double *x) {
-    transform(f, x, -1);
     for (size_t i = 0; i < 2 * f->n; i++)
         x[i] /= (double)f->n;
 }

@@ -383,10 +383,10 @@ static tn_code one_way(sum *c, direction way, double *epsilon, tn_err *err) {
     return code;
 }
 
-/* A grid so fine that rounding the loss of all steps to it moves epsilon by about 1e-5, and that one step's loss
+/* A grid so fine that rounding the loss of all steps to it moves epsilon by less than 1e-4, and that one step's loss
  * has a shape on it, as long as that stays within memory. */
 static double choose_width(const sum *c, double total) {
-    double h = 5e-3 / sqrt(total), widest = 0;
+    double h = 0.015 / sqrt(total), widest = 0;
 
     for (size_t i = 0; i < c->nsteps; i++) {
         const tn_dp_step *s = &c->step[i];

@@ -23,8 +23,9 @@ double tni_dp_rdp_of(const tn_dp_step *s, double order);
 /* accountant_pld.c; the steps are checked */
 tn_code tni_dp_pld_epsilon(const tn_dp_step *step, size_t nsteps, double delta, double *epsilon, tn_err *err);
 
-/* accountant_fft.c: the discrete Fourier transform in place, re[] and im[] interleaved, n a power of two.
- * The twiddle factors serve every transform of that size. */
+/* accountant_fft.c: the discrete Fourier transform in place, re and im interleaved, n a power of two. forward
+ * leaves frequency k at the index with k's bits reversed, from where inverse takes it. The twiddle factors serve
+ * every transform of that size. */
 typedef struct tni_fft {
     size_t n;
     double *twiddle;
