@@ -253,6 +253,8 @@ static int module_exec(PyObject *module) {
     if (add_type(module, &tni_layout_spec, &st->layout_type) < 0 || add_type(module, &tni_client_spec, &st->client_type) < 0 ||
         add_type(module, &tni_group_spec, &st->group_type) < 0 || add_type(module, &tni_work_spec, &st->work_type) < 0)
         return -1;
+    if (PyModule_AddFunctions(module, tni_privacy_functions) < 0)
+        return -1;
     return tni_add_constants(module);
 }
 

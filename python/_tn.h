@@ -93,6 +93,9 @@ PyObject *tni_shape_tuple(int ndim, const int64_t *shape);
 PyObject *tni_safetensors_write(PyObject *module, PyObject *args);
 PyObject *tni_safetensors_read(PyObject *module, PyObject *arg);
 
+/* ---- Privacy accounting (_tn_privacy.c) ---- */
+extern PyMethodDef tni_privacy_functions[];
+
 /* ---- Works (_tn_work.c) ---- */
 struct tn_work;
 typedef struct tni_work tni_work;

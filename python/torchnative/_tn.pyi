@@ -26,6 +26,28 @@ def safetensors_read(path: str | PathLike, /) -> tuple[Layout, bytearray, dict[s
 def route_address(host: str, /) -> str: ...
 def completion_next(timeout: float | None, /) -> tuple[Callable[[Work], Any], Work, int] | None: ...
 
+def dp_epsilon(
+    *, q: float, sigma: float, steps: int, delta: float, accountant: str = "rdp", orders: Iterable[float] | None = None
+) -> float: ...
+def dp_calibrate(
+    *, epsilon: float, q: float, steps: int, delta: float, accountant: str = "rdp", orders: Iterable[float] | None = None
+) -> float: ...
+def dp_distributed_epsilon(
+    *,
+    noise: str,
+    scale: float,
+    sigma: float,
+    clients: int,
+    clip: float,
+    beta: float,
+    dimension: int,
+    steps: int,
+    delta: float,
+    orders: Iterable[float] | None = None,
+) -> float: ...
+def dp_gaussian_sigma(*, epsilon: float, delta: float) -> float: ...
+def dp_gaussian_epsilon(*, sigma: float, delta: float) -> float: ...
+
 class Layout:
     def __new__(cls, entries: Iterable[tuple[str, int | dtype, Sequence[int]]]) -> Layout: ...
     @property
