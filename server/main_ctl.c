@@ -8,6 +8,7 @@
 #include "core/config.h"
 #include "core/file.h"
 #include "fed/fed.h"
+#include "server/ctl.h"
 #include "server/server.h"
 #include "transport/transport.h"
 
@@ -46,6 +47,7 @@ static const tn_cfg_row issue_rows[] = {
 static void help(FILE *to) {
     fputs("usage: torchnative-ctl cert init [...]         makes a CA, a server's certificate and clients'\n"
           "       torchnative-ctl cert issue NAME [...]   one more certificate, with an identity\n"
+          "       torchnative-ctl dp ...                  privacy: what was spent, what a budget needs (dp --help)\n"
           "       torchnative-ctl --version\n\ncert init\n", to);
     tn_cfg_help(init_rows, COUNT(init_rows), to);
     fputs("\ncert issue\n", to);
@@ -284,7 +286,7 @@ static int issue_command(int argc, char **argv) {
 
 static int not_built(const char *command) {
     static const char *const verbs[] = {"status", "rounds", "clients", "model", "start", "pause", "resume", "stop", "token",
-                                        "dp",     "cert revoke"};
+                                        "cert revoke"};
 
     for (size_t i = 0; i < COUNT(verbs); i++) {
         if (strcmp(command, verbs[i]) == 0) {
@@ -309,6 +311,8 @@ int main(int argc, char **argv) {
         puts("torchnative-ctl " TN_VERSION);
         return DONE;
     }
+    if (strcmp(argv[1], "dp") == 0)
+        return ctl_dp(argc - 1, argv + 1);
     if (strcmp(argv[1], "cert") != 0)
         return not_built(argv[1]);
     if (argc > 2 && strcmp(argv[2], "init") == 0)

@@ -1,14 +1,17 @@
 """What Python says of privacy spent. The numbers are dp-accounting's and Opacus's; tests/unit/test_dp_accountant.c has all of them."""
 
+import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import torchnative
 from torchnative import privacy
 
+CTL = Path(__file__).resolve().parents[2] / "build" / "bin" / "torchnative-ctl"
 CASE = dict(q=0.01, sigma=1.0, steps=1000, delta=1e-5)
 
 
@@ -87,3 +90,37 @@ def test_everything_is_named_in_the_call():
         privacy.epsilon(0.1, 1.0, 10, 1e-5)
     with pytest.raises(TypeError, match="delta"):
         privacy.epsilon(q=0.1, sigma=1.0, steps=10)
+
+
+def ctl(*arguments):
+    return subprocess.run([CTL, "dp", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_the_shell_says_the_same():
+    flags = ["--q", "0.01", "--steps", "1000", "--delta", "1e-5"]
+    done = ctl("epsilon", "--sigma", "1", *flags)
+    assert (done.returncode, done.stdout) == (0, "epsilon 2.101365 at delta 1e-05 (rdp, order 7.8)\n"), done.stderr
+    told = json.loads(ctl("epsilon", "--sigma", "1", *flags, "--orders", "2,8,256", "--json").stdout)
+    assert told["epsilon"] == pytest.approx(2.107753075, abs=1e-8) and told["order"] == 8
+    told = json.loads(ctl("calibrate", "--epsilon", "2", *flags, "--accountant", "pld", "--json").stdout)
+    assert told["sigma"] == pytest.approx(privacy.calibrate(epsilon=2, q=0.01, steps=1000, delta=1e-5, accountant="pld"), rel=1e-8)
+    assert 1.99 < told["epsilon"] <= 2
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["epsilon", "--delta", "1e-5"], "--sigma is missing"),
+        (["epsilon", "--sigma", "1"], "--delta is missing"),
+        (["epsilon", "--sigma", "1", "--delta", "1e-5", "--q", "2"], "--q"),
+        (["epsilon", "--sigma", "1", "--delta", "1e-5", "--accountant", "x"], "--accountant x: there are rdp and pld"),
+        (["epsilon", "--sigma", "1", "--delta", "1e-5", "--orders", "2,,3"], "--orders"),
+        (["epsilon", "--sigma", "1", "--delta", "1e-5", "--epsilon", "1"], "--epsilon"),
+        (["calibrate", "--delta", "1e-5"], "--epsilon is missing"),
+        (["other"], '"other" is no command'),
+        ([], "usage"),
+    ],
+)
+def test_wrong_use_of_the_shell_is_named(arguments, text):
+    done = ctl(*arguments)
+    assert done.returncode == 2 and text in done.stderr and done.stdout == ""
