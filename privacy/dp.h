@@ -89,4 +89,38 @@ TN_API tn_code tn_dp_rounded_bounds(const tn_dp_distributed *d, tn_dp_bounds *ou
 TN_API tn_code tn_dp_distributed_epsilon(const tn_dp_distributed *d, uint64_t count, double delta,
                                          const double *orders, size_t norders, tn_dp_spent *out, tn_err *err);
 
+/* ---- Noise ----
+ *
+ * Integers only, from random bits by integer arithmetic: nothing is ever added as a floating-point number, whose
+ * low bits would tell what it was added to (Mironov, "On Significance of the Least Significant Bits for
+ * Differential Privacy", 2012). Draws take a time that depends on their value, so they are made in batches. */
+
+/* Fills p with n random bytes. For tests, whose seeds are to give the same noise again; all else takes the
+ * operating system's generator. */
+typedef struct tn_dp_random {
+    void (*fill)(void *arg, void *p, size_t n);
+    void *arg;
+} tn_dp_random;
+
+typedef enum tn_dp_sampled {
+    /* P(k) in proportion to exp(-k^2 / 2v): exact, by rejection from the discrete Laplace distribution with
+     * Bernoulli trials of rational and exponential probabilities (Canonne, Kamath and Steinke 2020, algorithms 1
+     * to 3). v up to 2^48. (A proposal beyond 64 standard deviations is refused at once, where the trial would
+     * accept it with probability 2^-2800.) */
+    TN_DP_SAMPLE_GAUSSIAN,
+    /* The difference of two Poisson variables with mean v/2 each, drawn from a table of integer weights of 128 bits
+     * in all: its total variation distance from a Poisson distribution is below 2^-80. v up to 2^29; the table has
+     * about 20 sqrt(v) entries of 16 bytes. */
+    TN_DP_SAMPLE_SKELLAM,
+} tn_dp_sampled;
+
+typedef struct tn_dp_sampler tn_dp_sampler; /* one thread at a time; in a forked child make a new one */
+/* variance > 0. It is rounded up to a fraction that the arithmetic can hold (by less than 2^-9 absolutely and
+ * 2^-20 relatively); tn_dp_sampler_variance tells. source: NULL: the operating system's; else copied. */
+TN_API tn_code tn_dp_sampler_new(tn_dp_sampler **out, tn_dp_sampled kind, double variance, const tn_dp_random *source,
+                                 tn_err *err);
+TN_API void tn_dp_sampler_free(tn_dp_sampler *s); /* wipes what it holds of randomness */
+TN_API double tn_dp_sampler_variance(const tn_dp_sampler *s);
+TN_API void tn_dp_sample(tn_dp_sampler *s, int64_t *out, size_t n);
+
 #endif

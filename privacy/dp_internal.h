@@ -35,4 +35,31 @@ void tni_fft_release(tni_fft *f);
 void tni_fft_forward(const tni_fft *f, double *x);
 void tni_fft_inverse(const tni_fft *f, double *x); /* with the factor 1/n */
 
+/* sampler.c: random bits, and the trials made of them. a/b is at most 1, b below 2^126. */
+__extension__ typedef unsigned __int128 tni_u128;
+typedef struct tni_bits {
+    tn_dp_random source;
+    uint64_t word; /* `left` of its low bits are not used yet */
+    unsigned left;
+    size_t at; /* of buffer */
+    uint8_t buffer[4096];
+} tni_bits;
+void tni_bits_init(tni_bits *b, const tn_dp_random *source);
+uint64_t tni_bits_take(tni_bits *b, unsigned n);           /* n random bits, 1 to 64 */
+uint64_t tni_bits_below(tni_bits *b, uint64_t n);          /* uniform in [0, n), n > 0 */
+bool tni_bernoulli(tni_bits *b, tni_u128 a, tni_u128 of);  /* true with probability a / of */
+bool tni_bernoulli_exp(tni_bits *b, tni_u128 a, tni_u128 of); /* with exp(-a / of), a / of >= 0 */
+
+/* sampler_poisson.c: the Poisson distribution with mean num / den as integer weights */
+typedef struct tni_poisson {
+    int64_t first;  /* the value of entry 0 */
+    size_t n;
+    tni_u128 *upto; /* the sum of the weights up to and with each entry; the last is their total, below 2^127 */
+    uint32_t *guide; /* where to begin to look, by the top bits of a draw */
+    unsigned shift;
+} tni_poisson;
+tn_code tni_poisson_init(tni_poisson *p, uint64_t num, uint64_t den, tn_err *err); /* releasable when it fails */
+void tni_poisson_release(tni_poisson *p);
+int64_t tni_poisson_draw(const tni_poisson *p, tni_bits *b);
+
 #endif
