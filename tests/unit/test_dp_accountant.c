@@ -359,7 +359,7 @@ static void refused(tn_dp_accountant how, tn_dp_step s, double delta, const doub
 }
 
 START_TEST(refuses_by_name) {
-    static const double bad[] = {NAN, -1, 0, INFINITY, -INFINITY}, low[] = {2, 1}, none[] = {2, NAN};
+    static const double bad[] = {(double)NAN, -1, 0, HUGE_VAL, -HUGE_VAL}, low[] = {2, 1}, none[] = {2, (double)NAN};
     tn_dp_distributed d = {TN_DP_SKELLAM, 1024, .1, 100, 1, 0, 1000};
     tn_dp_step s = gaussian(.1, 1, 10);
     tn_dp_spent spent;
@@ -390,7 +390,7 @@ START_TEST(refuses_by_name) {
     /* order 2 alone says nothing below log(1 / 4 delta) */
     ck_assert_int_eq(tn_dp_calibrate(TN_DP_RDP, 1, 1, 10, 1e-9, low, 1, &x, &err), TN_EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "no sigma"));
-    ck_assert_int_eq(tn_dp_gaussian_sigma(NAN, 1e-5, &x, &err), TN_EINVAL);
+    ck_assert_int_eq(tn_dp_gaussian_sigma((double)NAN, 1e-5, &x, &err), TN_EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "epsilon"));
     ck_assert_int_eq(tn_dp_gaussian_epsilon(0, 1e-5, &x, &err), TN_EINVAL);
     ck_assert_ptr_nonnull(strstr(err.msg, "sigma"));

@@ -317,7 +317,7 @@ START_TEST(variance_is_rounded_up) {
 END_TEST
 
 START_TEST(refused) {
-    static const double v[] = {0, -1, NAN, INFINITY, 0x1p49};
+    static const double v[] = {0, -1, (double)NAN, HUGE_VAL, 0x1p49};
     tn_dp_sampler *s;
     tn_err err = TN_ERR_INIT;
 
