@@ -190,6 +190,12 @@ class ProcessGroupTN(dist.ProcessGroup):
         """The time-out of an operation."""
         return self._timeout
 
+    @property
+    def native(self):
+        """The `_tn.Group` under this group, for what torch has no words for (WMEAN, one call over several dtypes). It belongs to this group: its
+        collectives count in the same sequence, so all ranks issue them in the same order among torch's, and `shutdown` closes it."""
+        return self._group
+
     def shrink(self, timeout=None, minority=False):
         """torchnative.distributed.shrink, without telling torch: the new group, and its ranks by those of this one."""
         try:

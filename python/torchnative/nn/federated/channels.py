@@ -133,7 +133,7 @@ class GroupChannel:
         while True:
             # Whoever is still in a long local step is waited for, as long as an operation would be.
             self.members = distributed.shrink(self.members, timeout=timedelta(seconds=self.members.seconds))
-            self.group = self.members._group
+            self.group = self.members.native
             if self.shrunk is not None:
                 self.shrunk(self.members, reason)
             try:

@@ -240,7 +240,7 @@ class Engine:
     def _open(self):
         if self.server is None:
             members = self._members()
-            return GroupChannel(_tn.Group(None, 0, 1) if members is None else members._group, self.rounds, members, self._shrunk)
+            return GroupChannel(_tn.Group(None, 0, 1) if members is None else members.native, self.rounds, members, self._shrunk)
         if self.tls is None and self.server.startswith("tls"):
             raise ValueError(f"{self.server} needs tls=federated.TLS(cert, key, ca); `torchnative-ctl cert issue` writes the files")
         files = {} if self.tls is None else self.tls.client_arguments()
