@@ -23,6 +23,10 @@ typedef struct tni_kernels {
     double (*sumsq)(tn_dtype dtype, const void *a, size_t n);
 } tni_kernels;
 
+/* One number of a floating or complex format (a complex element is two) as float64, and back, rounded once. */
+double tni_scalar_get(tn_dtype dtype, const void *p, size_t i);
+void tni_scalar_put(tn_dtype dtype, void *p, size_t i, double v);
+
 extern const tni_kernels tni_kernels_scalar;
 extern const tni_kernels tni_kernels_baseline;
 #if defined(__x86_64__)

@@ -60,6 +60,11 @@ TN_API size_t tn_k_first_nonfinite(tn_dtype dtype, const void *a, size_t n);
 /* Sum of |a[i]|^2 in float64, in a fixed order (pairwise over blocks of 128 numbers, two to a complex element);
  * floating and complex dtypes. */
 TN_API double tn_k_sumsq(tn_dtype dtype, const void *a, size_t n);
+/* dst[i] = src[i] * scale, in float64 and rounded to the nearest integer, ties to even; beyond 2^62 it is 2^62. And
+ * dst[i] = src[i] * scale in float64, rounded once more to dtype. n numbers, two to a complex element; src of
+ * to_fixed is finite. Floating and complex dtypes; from_fixed without F8_E8M0. */
+TN_API void tn_k_to_fixed(tn_dtype dtype, int64_t *dst, const void *src, double scale, size_t n);
+TN_API void tn_k_from_fixed(tn_dtype dtype, void *dst, const int64_t *src, double scale, size_t n);
 /* "avx512", "avx2", "baseline" or "scalar": what was chosen. */
 TN_API const char *tn_k_variant(void);
 /* For tests and benchmarks: choose by name. TN_EUNSUPPORTED when this CPU lacks it. Not thread-safe. */

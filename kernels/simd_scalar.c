@@ -74,7 +74,7 @@ static uint32_t encode(const format *f, double v) {
 
 /* ---- numbers of any real format; a complex number is two of them --------------------------------------------- */
 
-static double get(tn_dtype dtype, const void *p, size_t i) {
+double tni_scalar_get(tn_dtype dtype, const void *p, size_t i) {
     const uint8_t *b = p;
 
     switch (dtype) {
@@ -94,7 +94,7 @@ static double get(tn_dtype dtype, const void *p, size_t i) {
     }
 }
 
-static void put(tn_dtype dtype, void *p, size_t i, double v) {
+void tni_scalar_put(tn_dtype dtype, void *p, size_t i, double v) {
     switch (dtype) {
     case TN_F64:
     case TN_C128:
@@ -140,7 +140,7 @@ static double real_element(tn_op op, tn_dtype dtype, const void *const *src, con
     double acc = 0;
 
     for (size_t j = 0; j < k; j++) {
-        double x = get(dtype, src[j], i);
+        double x = tni_scalar_get(dtype, src[j], i);
 
         if (op == TN_PREMUL_SUM)
             x = acc_round(dtype, acc_round(dtype, weights[j]) * x);
@@ -158,7 +158,7 @@ static double mean_element(tn_dtype dtype, const void *const *src, const double 
 
         if (weights[j] == 0) /* does not contribute, not even a NaN */
             continue;
-        x = weights[j] * get(dtype, src[j], i);
+        x = weights[j] * tni_scalar_get(dtype, src[j], i);
         acc = first ? x : acc + x;
         total += weights[j];
         first = false;
@@ -168,17 +168,17 @@ static double mean_element(tn_dtype dtype, const void *const *src, const double 
 
 static void complex_product(tn_dtype dtype, void *dst, const void *const *src, size_t k, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        double re = get(dtype, src[0], 2 * i), im = get(dtype, src[0], 2 * i + 1);
+        double re = tni_scalar_get(dtype, src[0], 2 * i), im = tni_scalar_get(dtype, src[0], 2 * i + 1);
 
         for (size_t j = 1; j < k; j++) {
-            double x = get(dtype, src[j], 2 * i), y = get(dtype, src[j], 2 * i + 1);
+            double x = tni_scalar_get(dtype, src[j], 2 * i), y = tni_scalar_get(dtype, src[j], 2 * i + 1);
             double r = acc_round(dtype, acc_round(dtype, re * x) - acc_round(dtype, im * y));
 
             im = acc_round(dtype, acc_round(dtype, re * y) + acc_round(dtype, im * x));
             re = r;
         }
-        put(dtype, dst, 2 * i, re);
-        put(dtype, dst, 2 * i + 1, im);
+        tni_scalar_put(dtype, dst, 2 * i, re);
+        tni_scalar_put(dtype, dst, 2 * i + 1, im);
     }
 }
 
@@ -275,7 +275,7 @@ static void reduce(tn_op op, tn_dtype dtype, void *dst, const void *const *src, 
         complex_product(dtype, dst, src, k, n);
     } else {
         for (size_t i = 0; i < parts(dtype, n); i++)
-            put(dtype, dst, i, op == TN_WMEAN ? mean_element(dtype, src, weights, k, i)
+            tni_scalar_put(dtype, dst, i, op == TN_WMEAN ? mean_element(dtype, src, weights, k, i)
                                               : real_element(op, dtype, src, weights, k, i));
     }
 }
@@ -286,14 +286,14 @@ static void sub(tn_dtype dtype, void *dst, const void *a, const void *b, size_t 
             int_put(dtype, dst, i, int_get(dtype, a, i) - int_get(dtype, b, i));
     } else {
         for (size_t i = 0; i < parts(dtype, n); i++)
-            put(dtype, dst, i, acc_round(dtype, get(dtype, a, i) - get(dtype, b, i)));
+            tni_scalar_put(dtype, dst, i, acc_round(dtype, tni_scalar_get(dtype, a, i) - tni_scalar_get(dtype, b, i)));
     }
 }
 
 static size_t first_nonfinite(tn_dtype dtype, const void *a, size_t n) {
     size_t i = 0;
 
-    while (i < parts(dtype, n) && isfinite(get(dtype, a, i)))
+    while (i < parts(dtype, n) && isfinite(tni_scalar_get(dtype, a, i)))
         i++;
     return tn_dtype_is_complex(dtype) ? i / 2 : i;
 }
@@ -308,7 +308,7 @@ static double sumsq_blocks(tn_dtype dtype, const void *a, size_t start, size_t n
         return sumsq_blocks(dtype, a, start, left) + sumsq_blocks(dtype, a, start + left, n - left);
     }
     for (size_t i = 0; i < n; i++) {
-        double x = get(dtype, a, start + i);
+        double x = tni_scalar_get(dtype, a, start + i);
 
         s[i % TNI_SUMSQ_LANES] += x * x;
     }
