@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/error.h"
+#include "core/layout.h"
 
 /* ---- Accountants ---- */
 
@@ -122,5 +122,69 @@ TN_API tn_code tn_dp_sampler_new(tn_dp_sampler **out, tn_dp_sampled kind, double
 TN_API void tn_dp_sampler_free(tn_dp_sampler *s); /* wipes what it holds of randomness */
 TN_API double tn_dp_sampler_variance(const tn_dp_sampler *s);
 TN_API void tn_dp_sample(tn_dp_sampler *s, int64_t *out, size_t n);
+
+/* ---- Updates: clipped, on a grid, with noise ----
+ *
+ * Everything below works on the floating-point tensors of a model's block together, as one vector. Other tensors
+ * (counters, masks) cannot be protected by a sum: their changes are dropped, so the model keeps what it has.
+ * An update must be finite (tn_update_check).
+ *
+ * An update is scaled to norm `clip` where it is longer, and rounded to integers on a grid. Rounding adds to the
+ * norm: `bound` is what no rounded update exceeds, and noise is sigma = noise * bound, about 2^23 grid points, so
+ * that the grid is 2^-23 of the noise and rounding costs about sqrt(dimension) noise / 2^24 of it. */
+typedef struct tn_dp_grid {
+    double clip;
+    double step;        /* width of the grid, in units of the update */
+    double bound;       /* L2 norm of what tn_dp_to_grid gives, in steps: at most */
+    double sigma;       /* of the noise, in steps */
+    uint64_t dimension; /* numbers in the vector (a complex element is two) */
+} tn_dp_grid;
+
+/* clip > 0 and noise, the multiplier, in [0.01, 1e4]. TN_EINVAL when the model has no floating-point tensor, or the
+ * noise is so large for its size that the grid would be too coarse. */
+TN_API tn_code tn_dp_grid_init(tn_dp_grid *g, const tn_layout *l, double clip, double noise, tn_err *err);
+/* The L2 norm of a block's floating-point tensors. */
+TN_API double tn_dp_norm(const tn_layout *l, const void *block);
+/* out has `dimension` integers. *within (may be NULL): whether the norm was at most clip. */
+TN_API void tn_dp_to_grid(const tn_dp_grid *g, const tn_layout *l, const void *block, int64_t *out, bool *within);
+/* Integers times `factor`, as a block: delta[i] = in[i] * factor, other tensors 0. */
+TN_API void tn_dp_from_grid(const tn_dp_grid *g, const tn_layout *l, const int64_t *in, double factor, void *delta);
+/* The noise of that grid: the discrete Gaussian with `sigma`; with share in (0, 1], of variance share * sigma^2. */
+TN_API tn_code tn_dp_grid_noise(const tn_dp_grid *g, double share, const tn_dp_random *source, tn_dp_sampler **out,
+                                tn_err *err);
+
+/* Central: the sum of n >= 0 clipped updates and of noise, over a denominator > 0 that is fixed before the round
+ * (McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018). All updates count the
+ * same, whatever their examples: a weight would be a factor on the sensitivity. Spends one tn_dp_step of the
+ * discrete Gaussian with sigma = noise. Reads the updates block by block, twice; takes about 1.5 MB. *within: how
+ * many were not longer than clip. */
+TN_API tn_code tn_dp_mean(const tn_dp_grid *g, const tn_layout *l, const void *const *update, size_t n,
+                          double denominator, const tn_dp_random *source, void *mean, uint64_t *within, tn_err *err);
+
+/* Adaptive clipping (Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private Learning with Adaptive
+ * Clipping", NeurIPS 2021): the norm follows a quantile of the updates' norms. `within` counts those that were NOT
+ * clipped: when they are more than the quantile, clip shrinks. */
+typedef struct tn_dp_adaptive {
+    double quantile; /* (0, 1); 0.5 */
+    double rate;     /* (0, 1]; 0.2 */
+    double sigma;    /* of the noise on the count; denominator / 20 */
+} tn_dp_adaptive;
+/* Half a count has sensitivity 1/2, so its multiplier is 2 sigma. The updates' multiplier for which both together
+ * spend what `noise` alone does: (noise^-2 - (2 sigma)^-2)^-1/2; TN_EINVAL when sigma is not above noise / 2. */
+TN_API tn_code tn_dp_adaptive_split(const tn_dp_adaptive *a, double noise, double *multiplier, tn_err *err);
+/* The formula alone: clip exp(-rate (share - quantile)). */
+TN_API double tn_dp_adaptive_clip(const tn_dp_adaptive *a, double clip, double share);
+/* With the noise: of n updates `within` were not clipped. */
+TN_API tn_code tn_dp_adapt(const tn_dp_adaptive *a, double clip, uint64_t within, uint64_t n, double denominator,
+                           const tn_dp_random *source, double *next, tn_err *err);
+
+/* Local: delta, in place, so noisy that whoever sees it learns little of the client: (epsilon, delta) for any two
+ * updates (sensitivity twice the bound), by the analytic Gaussian mechanism. The discrete noise differs from rounded
+ * Gaussian noise by a total variation distance below sqrt(dimension) / (30 sigma^2), about 1e-15 sqrt(dimension),
+ * which is taken off delta first. */
+typedef struct tn_dp_local { double clip, epsilon, delta; } tn_dp_local;
+TN_API tn_code tn_dp_local_check(const tn_dp_local *p, const tn_layout *l, tn_dp_grid *g, tn_err *err);
+TN_API tn_code tn_dp_randomise(const tn_dp_local *p, const tn_layout *l, const tn_dp_random *source, void *delta,
+                               tn_err *err);
 
 #endif
