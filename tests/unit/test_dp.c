@@ -156,7 +156,8 @@ static double spread(const uint8_t *p) { /* of the large tensor around 0 */
 START_TEST(mean_of_clipped_updates) {
     enum { CLIENTS = 20 };
     static const void *update[CLIENTS];
-    uint8_t *all = malloc(CLIENTS * layout.nbytes);
+    size_t apart = (layout.nbytes + 15) / 16 * 16; /* so that each is aligned */
+    uint8_t *all = malloc(CLIENTS * apart);
     double want[N] = {0};
     uint64_t within;
     tn_dp_grid g;
@@ -164,7 +165,7 @@ START_TEST(mean_of_clipped_updates) {
     ck_assert_ptr_nonnull(all);
     ck_assert_int_eq(tn_dp_grid_init(&g, &layout, .5, .01, NULL), TN_OK);
     for (size_t k = 0; k < CLIENTS; k++) {
-        uint8_t *p = all + k * layout.nbytes;
+        uint8_t *p = all + k * apart;
         double norm;
 
         random_block(p, k < 8 ? .1 : 40, (unsigned)k + 9);
