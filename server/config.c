@@ -9,7 +9,7 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "core/safetensors.h"
-#include "server/internal.h"
+#include "server/dp.h"
 
 #define F(field) offsetof(tn_srv_cfg, field)
 #define SECONDS_MAX 1e9
@@ -67,8 +67,12 @@ static const tn_cfg_row rows[] = {
     {"seed", "rounds", "N", "of the choice of cohorts", "0", TN_CFG_INT, F(seed), 0, COUNT_MAX},
     {"aggregator", "rounds", "NAME", "how updates become one: fedavg", "fedavg", TN_CFG_STR, F(aggregator), 0, 0},
     {"secagg", "rounds", NULL, "secure aggregation", NULL, TN_CFG_NOT_BUILT, 0, 0, 0},
-    {"dp", "rounds", "SPEC", "differential privacy", NULL, TN_CFG_NOT_BUILT, 0, 0, 0},
-    {"dp-budget", "rounds", "EPSILON", "differential privacy", NULL, TN_CFG_NOT_BUILT, 0, 0, 0},
+    {"dp", "privacy", "SPEC", "central differential privacy: clip=C,noise=Z[,delta=D][,quantile=P][,denominator=M]: updates "
+     "are clipped to norm C (with quantile: from there on to that quantile of their norms), all count the same, and "
+     "their sum gets noise of Z times C. delta: 1e-5; denominator: --clients-per-round or --start-clients", NULL, TN_CFG_STR,
+     F(dp), 0, 0},
+    {"dp-budget", "privacy", "EPSILON", "stop before epsilon would be more than this", NULL, TN_CFG_FLOAT, F(dp_budget),
+     1e-6, 1e6},
 };
 #define ROWS (sizeof(rows) / sizeof(rows[0]))
 
@@ -230,7 +234,7 @@ tn_code tn_srv_cfg_check(const tn_srv_cfg *cfg, tn_err *err) {
     if (cfg->state == NULL)
         return tn_fail(err, TN_EINVAL, "--state is missing: say which folder the job lives in");
     if ((code = check_urls(cfg, &tls, err)) != TN_OK || (code = check_names(cfg, err)) != TN_OK ||
-        (code = check_rounds(cfg, err)) != TN_OK)
+        (code = check_rounds(cfg, err)) != TN_OK || (code = dp_check(cfg, err)) != TN_OK)
         return code;
     if (tls && (code = check_tls(cfg, err)) != TN_OK)
         return code;

@@ -12,6 +12,7 @@
 #include "core/layout.h"
 #include "fed/fed.h"
 #include "privacy/privacy.h"
+#include "server/ledger.h"
 #include "server/server.h"
 #include "transport/transport.h"
 
@@ -244,6 +245,18 @@ void rounds_sentence(const srv *s, char *out, size_t cap); /* what is being wait
 /* Which round's model GET gives now. */
 uint64_t rounds_servable(const srv *s);
 
+/* ---- dp.c ---- */
+
+typedef struct dp_settings { /* --dp, --dp-budget */
+    bool on;
+    double clip, noise, delta, denominator;
+    double quantile;         /* below 0: the clip is fixed */
+    double budget;           /* 0: none */
+    double q;                /* sampling probability of a client */
+    tn_dp_adaptive adaptive; /* with a quantile */
+    double multiplier;       /* of the noise on updates: `noise`, or more with a quantile */
+} dp_settings;
+
 /* ---- server.c ---- */
 
 #define TABLE 4096
@@ -280,6 +293,10 @@ struct srv {
     tn_layout layout;
     model *model;
     const tn_agg_ops *agg;
+    dp_settings dp;
+    ledger *ledger; /* NULL without --dp */
+    double clip;    /* of the next round */
+    bool spent;     /* the budget does not allow another round */
     tn_round *round;
     int64_t round_started;
     uint64_t bytes, bytes_at_start;

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "server/internal.h"
+#include "server/dp.h"
 
 #define TELL_NS TN_SECOND /* "waiting for ..." is told at most that often, however many clients come and go */
 
@@ -141,7 +141,8 @@ static tn_code aggregate(srv *s, const tn_round_act *a, const char *const *ids, 
     for (size_t i = 0; i < n && code == TN_OK; i++)
         code = spool_map(&map[i], s->spool_dir, a->round, a->attempt, ids[i], s->layout.nbytes, &u[i], err);
     if (code == TN_OK)
-        code = tn_agg_run(s->agg, &s->layout, u, n, m->block, err);
+        code = s->dp.on ? dp_aggregate(s, a->round, u, n, m->block, err)
+                        : tn_agg_run(s->agg, &s->layout, u, n, m->block, err);
     for (size_t i = 0; i < n && map != NULL; i++)
         tn_map_release(&map[i]);
     free(map);
@@ -218,6 +219,16 @@ static void on_start(srv *s, const tn_round_act *a) {
     offer_all(s);
 }
 
+/* The job is done when its budget is: clients get the last model as the final one. */
+static void stop_when_spent(srv *s) {
+    tn_round_ev ev = {.kind = TN_EV_STOP};
+    tn_err err = TN_ERR_INIT;
+
+    s->spent = dp_exhausted(s);
+    if (s->spent && tn_round_event(s->round, &ev, tn_now(), &err) != TN_OK)
+        tn_log(TN_LOG_ERROR, "server", "%s", err.msg);
+}
+
 static void on_commit(srv *s, const tn_round_act *a) {
     tn_err err = TN_ERR_INIT;
     tn_round_ev ev = {.kind = TN_EV_COMMITTED};
@@ -226,6 +237,8 @@ static void on_commit(srv *s, const tn_round_act *a) {
     if (code != TN_OK) {
         tn_log(TN_LOG_ERROR, "server", "round %" PRIu64 " cannot be committed: %s", a->round, err.msg);
         ev.kind = TN_EV_COMMIT_FAILED;
+    } else {
+        stop_when_spent(s);
     }
     if (tn_round_event(s->round, &ev, tn_now(), &err) != TN_OK)
         tn_log(TN_LOG_ERROR, "server", "%s", err.msg);
@@ -244,7 +257,7 @@ static void on_retry(srv *s, const tn_round_act *a) {
 
 static void on_finished(srv *s, const tn_round_act *a) {
     s->finished = true;
-    s->stopped = a->round < (uint64_t)s->cfg->rounds;
+    s->stopped = a->round < (uint64_t)s->cfg->rounds && !s->spent;
     tn_log(TN_LOG_INFO, "server", "%s", a->text);
     if (s->stopped)
         notice_all(s, "the server was stopped; the job goes on when it is started again");
@@ -334,6 +347,8 @@ tn_code rounds_open(srv *s, tn_err *err) {
     tn_code code = tn_round_new(&s->round, &cfg, committed, now, err);
 
     if (code == TN_OK && committed < cfg.rounds)
+        stop_when_spent(s);
+    if (code == TN_OK && committed < cfg.rounds && !s->spent)
         code = journal_under_way(s->journal, committed + 1, &attempt, &cohort, &reported, err);
     if (code == TN_OK && attempt != 0) {
         code = tn_round_restore(s->round, committed + 1, attempt, (const char *const *)cohort.id, cohort.n,

@@ -11,7 +11,7 @@
 
 #include "core/log.h"
 #include "core/random.h"
-#include "server/internal.h"
+#include "server/dp.h"
 
 #define LOGS_A_SECOND 20u
 #define ACCEPT_AGAIN_NS (100 * TN_MS)
@@ -262,7 +262,8 @@ static tn_code open_all(srv *s, tn_err *err) {
         return code;
     unlink(s->endpoint); /* of a server that was killed */
     if ((code = listen_all(s, err)) != TN_OK || (code = load_tls(s, err)) != TN_OK ||
-        (code = state_open(s, err)) != TN_OK || (code = rounds_open(s, err)) != TN_OK)
+        (code = state_open(s, err)) != TN_OK || (code = dp_open(s, err)) != TN_OK ||
+        (code = rounds_open(s, err)) != TN_OK)
         return code;
     return write_endpoint(s, err);
 }
@@ -377,6 +378,7 @@ out:
     }
     tn_round_free(s->round);
     tn_roster_release(&s->roster);
+    dp_close(s);
     state_close(s);
     free(s->listener);
     free(s->endpoint);

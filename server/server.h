@@ -27,7 +27,8 @@ typedef struct tn_srv_cfg {
 
     int64_t rounds, min_clients, start_clients, clients_per_round;
     double fraction, over_select, deadline, resume_window, wait_timeout;
-    char *selection, *aggregator;
+    char *selection, *aggregator, *dp;
+    double dp_budget;
     int64_t seed;
 
     char *log_level;
