@@ -160,20 +160,15 @@ static tn_code exchange(tn_pg *g, tni_op *op, tn_dtype dtype, uint8_t *const *se
     return code == TN_OK ? tni_wait(g, op, &sends) : code;
 }
 
-/* The lists that exchange() wants, in one block. */
-typedef struct lists {
-    uint8_t **send, **recv;
-    size_t *send_bytes, *recv_bytes;
-    const void **src;
-    double *weights;
-    tni_msg *msgs; /* 2 * size */
-} lists;
+tn_code tni_exchange(tn_pg *g, tni_op *op, tn_dtype dtype, tni_lists *l) {
+    return exchange(g, op, dtype, l->send, l->send_bytes, l->recv, l->recv_bytes, l->msgs);
+}
 
-static tn_code lists_new(lists *l, int size, tn_err *err) {
+static tn_code lists_new(tni_lists *l, int size, tn_err *err) {
     size_t n = (size_t)size;
     uint8_t *p = calloc(n, sizeof(tni_msg) * 2 + sizeof(double) + 3 * sizeof(void *) + 2 * sizeof(size_t));
 
-    *l = (lists){0};
+    *l = (tni_lists){0};
     if (p == NULL)
         return tn_fail(err, TN_ENOMEM, "no memory for an operation among %d ranks", size);
     l->msgs = (tni_msg *)(void *)p;
@@ -192,7 +187,7 @@ static tn_code lists_new(lists *l, int size, tn_err *err) {
     return TN_OK;
 }
 
-static void lists_free(lists *l) { free(l->msgs); }
+static void lists_free(tni_lists *l) { free(l->msgs); }
 
 /* ---- Weights ---- */
 
@@ -218,7 +213,7 @@ static tn_code check_weights(const tn_pg *g, const tni_op *op, const double *w, 
 }
 
 /* All ranks' weights into l->weights; the dtype in the frames is the tensor's, so that it is compared too. */
-static tn_code share_weights(tn_pg *g, tni_op *op, tn_dtype dtype, lists *l, tn_err *err) {
+static tn_code share_weights(tn_pg *g, tni_op *op, tn_dtype dtype, tni_lists *l, tn_err *err) {
     int r;
     tn_code code;
 
@@ -231,11 +226,11 @@ static tn_code share_weights(tn_pg *g, tni_op *op, tn_dtype dtype, lists *l, tn_
         l->recv[r] = (uint8_t *)&l->weights[r];
         l->send_bytes[r] = l->recv_bytes[r] = sizeof(double);
     }
-    code = exchange(g, op, dtype, l->send, l->send_bytes, l->recv, l->recv_bytes, l->msgs);
+    code = tni_exchange(g, op, dtype, l);
     return code == TN_OK ? check_weights(g, op, l->weights, err) : code;
 }
 
-static void reduce(tn_pg *g, const tni_op *op, tn_dtype dtype, void *dst, const lists *l, size_t n) {
+static void reduce(tn_pg *g, const tni_op *op, tn_dtype dtype, void *dst, const tni_lists *l, size_t n) {
     if (n == 0)
         return;
     pthread_mutex_unlock(&g->lock);
@@ -246,7 +241,7 @@ static void reduce(tn_pg *g, const tni_op *op, tn_dtype dtype, void *dst, const 
 /* ---- Reductions ---- */
 
 /* Everything to everyone, or to the root; whoever has it all reduces it. */
-static tn_code reduce_small(tn_pg *g, tni_op *op, flat *f, lists *l, tn_err *err) {
+static tn_code reduce_small(tn_pg *g, tni_op *op, flat *f, tni_lists *l, tn_err *err) {
     size_t stride = (f->bytes + 63) / 64 * 64, n = f->bytes / tn_dtype_size(f->dtype);
     bool collect = op->kind == TNI_ALLREDUCE || g->rank == op->root;
     uint8_t *buf = tni_scratch(g, stride * (size_t)g->size + 64);
@@ -327,7 +322,7 @@ static tn_code scatter_step(tn_pg *g, tni_op *op, const blocks *b, pipeline *p, 
     return code;
 }
 
-static tn_code reduce_step(tn_pg *g, tni_op *op, const blocks *b, pipeline *p, lists *l, size_t step) {
+static tn_code reduce_step(tn_pg *g, tni_op *op, const blocks *b, pipeline *p, tni_lists *l, size_t step) {
     size_t slot = step % TNI_DEPTH;
     tn_code code = tni_wait(g, op, &p->rs_recvs[slot]);
     uint8_t *dst = b->dst != NULL ? seg_at(p, b->dst, step) : stage_of(g, p, step, g->rank);
@@ -366,7 +361,7 @@ static tn_code gather_step(tn_pg *g, tni_op *op, const blocks *b, pipeline *p, s
 
 /* The order of messages between two ranks: the parts of the first TNI_DEPTH segments, then in turn the
  * result of segment j and the part of segment j + TNI_DEPTH. */
-static tn_code reduce_blocks(tn_pg *g, tni_op *op, const blocks *b, lists *l, tn_err *err) {
+static tn_code reduce_blocks(tn_pg *g, tni_op *op, const blocks *b, tni_lists *l, tn_err *err) {
     pipeline p = {.es = tn_dtype_size(b->dtype)};
     size_t n = (size_t)g->size * TNI_DEPTH, longest = 0, j, k;
     tni_msg *msgs = calloc(4 * n, sizeof(*msgs));
@@ -408,7 +403,7 @@ static tn_code reduce_blocks(tn_pg *g, tni_op *op, const blocks *b, lists *l, tn
     return code;
 }
 
-static tn_code run_reduce(tn_pg *g, tni_op *op, lists *l, tn_err *err) {
+static tn_code run_reduce(tn_pg *g, tni_op *op, tni_lists *l, tn_err *err) {
     bool here = op->kind == TNI_ALLREDUCE || g->rank == op->root;
     flat f = {0};
     tn_code code = flat_open(g, &f, op->in, op->nin, true, err);
@@ -438,7 +433,7 @@ static tn_code run_reduce(tn_pg *g, tni_op *op, lists *l, tn_err *err) {
     return code;
 }
 
-static tn_code run_reduce_scatter(tn_pg *g, tni_op *op, lists *l, tn_err *err) {
+static tn_code run_reduce_scatter(tn_pg *g, tni_op *op, tni_lists *l, tn_err *err) {
     flat *in = flats_open(g, op->in, g->size, true, err), out = {0};
     blocks b = {.src = l->send, .count = l->send_bytes, .to = -2};
     tn_code code = in != NULL ? flat_open(g, &out, op->out, 1, false, err) : err->code;
@@ -546,7 +541,7 @@ static tn_code run_broadcast(tn_pg *g, tni_op *op, tn_err *err) {
 
 /* All-gather, gather, scatter and all-to-all differ in who sends what to whom. A single view stands for all
  * ranks (all-gather: the same input goes to everyone). */
-static tn_code run_moves(tn_pg *g, tni_op *op, lists *l, tn_err *err) {
+static tn_code run_moves(tn_pg *g, tni_op *op, tni_lists *l, tn_err *err) {
     bool all = op->kind == TNI_ALLGATHER || op->kind == TNI_ALLTOALL, root = g->rank == op->root;
     bool to_root = op->kind == TNI_GATHER, sends = all || root != to_root, recvs = all || root == to_root;
     flat *in = op->nin > 0 ? flats_open(g, op->in, (int)op->nin, true, err) : NULL;
@@ -590,15 +585,21 @@ out:
 
 /* Barrier and refused calls: an empty message to and from everyone, so each rank sees for itself who has
  * come. */
-static tn_code run_presence(tn_pg *g, tni_op *op, lists *l) {
-    return exchange(g, op, TN_BOOL, l->send, l->send_bytes, l->recv, l->recv_bytes, l->msgs);
+static tn_code run_presence(tn_pg *g, tni_op *op, tni_lists *l) {
+    return tni_exchange(g, op, TN_BOOL, l);
 }
 
 tn_code tni_run(tn_pg *g, tni_op *op, tn_err *err) {
     char text[TNI_FAIL_TEXT];
-    lists l;
+    tni_lists l;
     tn_code code = lists_new(&l, g->size, err);
+    bool made = code == TN_OK;
 
+    if (made && g->check) {
+        code = tni_check(g, op, &l, err);
+        memset(l.send_bytes, 0, (size_t)g->size * sizeof(*l.send_bytes));
+        memset(l.recv_bytes, 0, (size_t)g->size * sizeof(*l.recv_bytes));
+    }
     if (code == TN_OK) {
         switch (op->kind) {
         case TNI_ALLREDUCE:
@@ -624,8 +625,9 @@ tn_code tni_run(tn_pg *g, tni_op *op, tn_err *err) {
         default:
             code = tn_fail(err, TN_EINTERNAL, "an operation of type %d", (int)op->kind);
         }
-        lists_free(&l);
     }
+    if (made)
+        lists_free(&l);
     if (code == TN_ENOMEM && !g->failed) { /* found here alone, nothing was posted; the others are told */
         snprintf(text, sizeof(text), "rank %d failed: %.300s", g->rank, err->msg);
         tni_fail(g, g->rank, -1, code, op->seq, text);

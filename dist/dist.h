@@ -65,6 +65,8 @@ typedef struct tn_pg_opts {
     size_t segment;        /* bytes in which large messages are cut; 0: chosen. The same on all ranks */
     size_t small_max;      /* all-reduces of up to this many bytes use the one-step algorithm; 0: chosen;
                             * SIZE_MAX and 1 force one or the other in tests. The same on all ranks */
+    bool check; /* each collective begins with a small exchange of what it is, shapes and roots included,
+                            * so that all ranks are told which of them differ, and how. The same on all ranks */
 } tn_pg_opts;
 
 /* Publishes this rank's address in the store and reads those of all others (so it waits for all ranks to get

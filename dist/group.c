@@ -367,6 +367,7 @@ static tn_code setup(tn_pg *g, int rank, int size, const tn_pg_opts *o, tn_err *
     g->timeout_ns = o->timeout_ns != 0 ? o->timeout_ns : DEFAULT_TIMEOUT;
     g->segment = o->segment != 0 ? o->segment : DEFAULT_SEGMENT;
     g->small_max = o->small_max != 0 ? o->small_max : DEFAULT_SMALL_MAX;
+    g->check = o->check;
     g->reporter = g->culprit = -1;
     g->p2p_deadline = g->watch_at = TN_FOREVER;
     snprintf(g->name, sizeof(g->name), "%s", o->name != NULL ? o->name : "world");

@@ -8,6 +8,7 @@
  *   watch.c                    whether the hosts of those who are waited for still answer
  *   calls.c                    the public collectives: validation and queueing
  *   collectives.c              the algorithms, straight-line code on the progress thread
+ *   check.c                    a look at what all are about to do, first
  *   p2p.c                      send and receive: a rendezvous driven by the reader
  *
  * Locks. One mutex per group guards everything in it. Callbacks of the transport take it; nothing that calls
@@ -48,6 +49,7 @@ typedef enum tni_type {
     TNI_ALLTOALL = 23,
     TNI_BARRIER = 24,
     TNI_REFUSED = 25, /* the caller's arguments were refused; takes its place in the sequence */
+    TNI_CHECK = 26,   /* what the sender is about to do */
     TNI_JOIN = 32, /* from here on: the vote of a shrinking group, vote.c */
     TNI_PREPARE = 33,
     TNI_PROMISE = 34,
@@ -195,6 +197,7 @@ struct tn_pg {
     int rank, size;
     int64_t timeout_ns;
     size_t segment, small_max;
+    bool check;
     tn_tx_opts tls;
     const char *transport, *host; /* as given */
     char *owned[6]; /* the strings of tls, and these */
@@ -317,6 +320,21 @@ void tni_vote_opened(tni_link *l);
 /* Carries out one collective; called with the lock held, returns with it held, lets go of it meanwhile. An
  * error with g->failed unset concerns this operation only, and every rank gets the same. */
 tn_code tni_run(tn_pg *g, tni_op *op, tn_err *err);
+
+/* Lists by rank for one operation, in one block. */
+typedef struct tni_lists {
+    uint8_t **send, **recv;
+    size_t *send_bytes, *recv_bytes;
+    const void **src;
+    double *weights;
+    tni_msg *msgs; /* 2 * size */
+} tni_lists;
+/* One whole message to and from every other rank, as the lists say. */
+tn_code tni_exchange(tn_pg *g, tni_op *op, tn_dtype dtype, tni_lists *l);
+
+/* ---- check.c ---- */
+/* All ranks are about to do the same, or the group fails and says who is not. */
+tn_code tni_check(tn_pg *g, const tni_op *op, tni_lists *l, tn_err *err);
 
 /* ---- p2p.c ---- */
 void tni_p2p_frame(tni_link *l);              /* a header has arrived on a TNI_P2P link */

@@ -256,7 +256,13 @@ static void mismatch(tni_link *l, const tn_frame *want) {
 
     describe(got, sizeof(got), &l->in, seq);
     describe(wanted, sizeof(wanted), want, seq);
-    if (l->in.type == TNI_REFUSED || want->type == TNI_REFUSED)
+    if ((l->in.type == TNI_CHECK) != (want->type == TNI_CHECK))
+        snprintf(
+            text, sizeof(text),
+            "rank %d checks what others are about to do (TN_DEBUG=DETAIL) and rank %d does not: set it on all "
+            "ranks or on none",
+            l->in.type == TNI_CHECK ? l->peer : l->g->rank, l->in.type == TNI_CHECK ? l->g->rank : l->peer);
+    else if (l->in.type == TNI_REFUSED || want->type == TNI_REFUSED)
         snprintf(text, sizeof(text),
                  "rank %d refused the arguments of its own call (its error says why) where rank %d has %s",
                  l->in.type == TNI_REFUSED ? l->peer : l->g->rank,
@@ -408,7 +414,7 @@ static void on_header(void *arg, const tn_err *err) {
         tni_p2p_frame(l);
     } else if (l->kind == TNI_VOTE) {
         tni_vote_frame(l);
-    } else if (l->kind == TNI_WATCH || l->in.type < TNI_ALLREDUCE || l->in.type > TNI_REFUSED) {
+    } else if (l->kind == TNI_WATCH || l->in.type < TNI_ALLREDUCE || l->in.type > TNI_CHECK) {
         tni_link_malformed(l);
     } else if (g->failed) {
         tni_link_drain(l, l->in.size);

@@ -174,18 +174,34 @@ void tni_link_dial(tni_link *l) {
     tn_tx_dial(l->dialer, tni_watch_patience(l), on_dialed, h);
 }
 
-static void on_replied(void *arg, const tn_err *err) {
+static void on_hung_up(void *arg, const tn_err *err) {
     tni_hello *h = arg;
     tn_pg *g = h->g;
 
-    (void)err; /* whoever dialled sees the end of the stream */
+    (void)err; /* the end of the stream, which is what was waited for */
+    tni_io_end(g);
+    hello_free(h, true);
+    tni_unlock(g);
+}
+
+/* Who dialled closes when it has read the answer: a TLS stream that is closed here right behind it may lose it. */
+static void on_replied(void *arg, const tn_err *err) {
+    tni_hello *h = arg;
+    tn_pg *g = h->g;
+    tn_iov piece = {h->body, 1};
+
     tni_io_end(g);
     if (h->out.type != TNI_CROSSED && (h->link->state == TNI_CLOSED || h->link->state == TNI_EXPECTED)) {
         h->link->state = TNI_LEFT;
         tn_fail(&h->link->err, TN_EPEER, "has been told that this rank is done");
         pthread_cond_broadcast(&g->wake);
     }
-    hello_free(h, true);
+    if (err->code == TN_OK && !g->stop) {
+        tni_io_begin(g);
+        tn_tx_recv(h->conn, &piece, 1, HELLO_TIMEOUT, on_hung_up, h);
+    } else {
+        hello_free(h, true);
+    }
     tni_unlock(g);
 }
 

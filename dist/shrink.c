@@ -87,8 +87,14 @@ static tn_code agree(tn_pg *g, const char *url, bool minority, int64_t deadline,
 /* A group of those who were decided on. Takes the listener, which is there already, and its path. */
 static tn_code make(const tn_pg *old, const tni_verdict *v, tn_tx_listener *listener, const char *path,
                     tn_pg **out, tn_err *err) {
-    tn_pg_opts o = {.name = old->name, .transport = old->transport, .host = old->host, .tls = old->tls,
-                    .timeout_ns = old->timeout_ns, .segment = old->segment, .small_max = old->small_max};
+    tn_pg_opts o = {.name = old->name,
+                    .transport = old->transport,
+                    .host = old->host,
+                    .tls = old->tls,
+                    .timeout_ns = old->timeout_ns,
+                    .segment = old->segment,
+                    .small_max = old->small_max,
+                    .check = old->check};
     int rank = -1, i;
     tn_pg *g = NULL;
     tn_code code;

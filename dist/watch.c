@@ -5,7 +5,7 @@
  *
  * So whoever has waited for a peer on another host for TNI_PATIENCE opens one more stream to it, of the kind
  * TNI_WATCH, which never carries anything but its hello. Connecting asks the peer's kernel once; afterwards
- * keep-alive asks it again every second, which works just because nothing is ever in flight on this stream.
+ * keep-alive asks it again every second, which works just because nothing fills this stream.
  * When it breaks we connect again: a refusal or an answer means that the host is there (if the process died,
  * its other streams say so, in their order); none for SILENCE means that the host is gone, and the other
  * streams to it are given up.

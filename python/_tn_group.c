@@ -159,7 +159,7 @@ static tn_code slot_add(void *arg, const char *key, int64_t delta, int64_t *now,
 
 static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static const char *const names[] = {"store", "rank", "size", "name", "transport", "host", "timeout",
-                            "cert",  "key",  "ca",   "segment", "small_max", NULL};
+                            "cert",  "key",  "ca",   "segment", "small_max", "check", NULL};
     tni_state *st = PyType_GetModuleState(type);
     allocfunc alloc = TNI_FN(allocfunc, PyType_GetSlot(type, Py_tp_alloc));
     store_ctx ctx = {NULL, NULL, NULL, NULL};
@@ -170,12 +170,13 @@ static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     Py_ssize_t segment = 0, small_max = 0;
     tn_err err = TN_ERR_INIT;
     tni_group *self;
-    int rank, size;
+    int rank, size, check = 0;
     tn_code code;
 
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oii|$sszOzzznn:Group", TNI_NAMES(names), &ctx.store, &rank,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Oii|$sszOzzznnp:Group", TNI_NAMES(names), &ctx.store, &rank,
                                      &size, &opts.name, &opts.transport, &opts.host, &timeout_obj,
-                                     &opts.tls.cert, &opts.tls.key, &opts.tls.ca, &segment, &small_max) ||
+                                     &opts.tls.cert, &opts.tls.key, &opts.tls.ca, &segment, &small_max,
+                                     &check) ||
         !tni_seconds(timeout_obj, 1800 * TN_SECOND, &opts.timeout_ns))
         return NULL;
     if (segment < 0 || small_max < 0) {
@@ -191,6 +192,7 @@ static PyObject *group_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         store = (tn_store){&own, slot_set, slot_get, slot_add, NULL};
     opts.segment = (size_t)segment;
     opts.small_max = (size_t)small_max;
+    opts.check = check != 0;
     self = (tni_group *)(void *)alloc(type, 0);
     if (self == NULL)
         return NULL;
@@ -715,7 +717,7 @@ static PyType_Slot group_slots[] = {
     {Py_tp_getset, group_getset},
     {Py_tp_doc,
      TNI_SLOT("Group(store, rank, size, *, name, transport, host, timeout, cert, key, ca, segment, "
-              "small_max)\n\n"
+              "small_max, check)\n\n"
               "Meets the other ranks in the store; blocks until all are there, at most the time-out.")},
     {0, NULL},
 };

@@ -55,6 +55,7 @@ int tni_socket_find(const struct sockaddr_storage *local, const struct sockaddr_
 }
 
 tn_code tn_tx_keepalive(tn_tx_conn *c, int idle_s, int interval_s, int count, tn_err *err) {
+    unsigned unanswered_ms = (unsigned)(idle_s + interval_s * count) * 1000;
     int fd = -1, on = 1;
     tn_code code;
 
@@ -66,7 +67,8 @@ tn_code tn_tx_keepalive(tn_tx_conn *c, int idle_s, int interval_s, int count, tn
     if (code == TN_OK && (setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) != 0 ||
                           setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s)) != 0 ||
                           setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof(interval_s)) != 0 ||
-                          setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count)) != 0))
+                          setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof(count)) != 0 ||
+                          setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered_ms, sizeof(unanswered_ms)) != 0))
         code = tn_fail_sys(err, TN_EIO, errno, "%s: keep-alive", c->peer);
     pthread_mutex_unlock(&c->lock);
     return code;

@@ -77,9 +77,10 @@ TN_API void tn_tx_close(tn_tx_conn *c);
 TN_API tn_tx_conn *tn_tx_conn_ref(tn_tx_conn *c);
 TN_API void tn_tx_conn_unref(tn_tx_conn *c);
 /* Has the kernel ask the peer's kernel for a sign of life when the connection was idle for idle_s seconds, and again every
- * interval_s; after `count` questions without an answer the connection fails with TN_EPEER. A peer that is merely stopped or
- * busy answers. Counts only while nothing is in flight, so it is for streams that carry next to nothing. TN_EUNSUPPORTED for
- * other schemes than tcp and tls+tcp, where a peer cannot be silent without being gone. */
+ * interval_s; after `count` questions without an answer the connection fails with TN_EPEER, and so it does when what was sent
+ * is not acknowledged for that long in all. A peer that is merely stopped or busy answers, as long as its buffers have room: for
+ * streams that carry next to nothing. TN_EUNSUPPORTED for other schemes than tcp and tls+tcp, where a peer cannot be silent
+ * without being gone. */
 TN_API tn_code tn_tx_keepalive(tn_tx_conn *c, int idle_s, int interval_s, int count, tn_err *err);
 /* "127.0.0.1:40312", "ipc", "inproc://x": for messages. Always valid while a reference is held. */
 TN_API const char *tn_tx_conn_peer(const tn_tx_conn *c);

@@ -168,6 +168,83 @@ static void mode_mismatch(void) {
     gate("over");
 }
 
+/* The same with check=1: every rank says which one differs, and how. */
+static void mode_differs(void) {
+    static const struct {
+        const char *usual, *other;
+    } said[] = {
+        {"ranks 0, 1 and 3: allreduce SUM of float32 [10, 10]", "rank 2: allreduce SUM of float32 [100]"},
+        {"ranks 0, 1 and 3: broadcast of float32 [10, 10] from root 0",
+         "rank 2: broadcast of float32 [10, 10] from root 1"},
+        {"ranks 0, 1 and 3: allreduce SUM of float32 [10, 10]", "rank 2: allreduce SUM of int32 [10, 10]"},
+        {"ranks 0, 1 and 3: allreduce SUM of float32 [10, 10]", "rank 2: allreduce MAX of float32 [10, 10]"},
+        {"ranks 0, 1 and 3: barrier", "rank 2: allreduce SUM of float32 [10, 10]"},
+        {"ranks 0, 1 and 3: gather of float32 to root 3", "rank 2: scatter of float32 from root 3"},
+        {"ranks 0, 1 and 3: allreduce SUM of float32 [10, 10] and 1 more",
+         "rank 2: allreduce SUM of float32 [10, 10]"},
+        {"ranks 0, 1 and 3: barrier", "rank 2: something with arguments that it refused itself"},
+    };
+    bool odd = opt.rank == 2;
+    int64_t shape[2] = {10, 10};
+    tn_tensor square[2], flat = tn_tensor_flat(big, TN_F32, 100), parts[MAX_RANKS];
+    tn_err err = TN_ERR_INIT;
+    tn_work *w;
+    int64_t began = tn_now();
+    tn_code code;
+    int r;
+
+    need(tn_tensor_init(&square[0], big, odd && opt.which == 2 ? TN_I32 : TN_F32, 2, shape, &err), &err);
+    square[1] = flat;
+    for (r = 0; r < opt.size; r++)
+        parts[r] = tn_tensor_flat(big + 10 * r, TN_F32, 10);
+    switch (opt.which) {
+    case 0:
+        code = tn_pg_allreduce(g, odd ? &flat : square, 1, TN_SUM, NULL, &w, &err);
+        break;
+    case 1:
+        code = tn_pg_broadcast(g, square, 1, odd, NULL, &w, &err);
+        break;
+    case 2:
+    case 3:
+        code = tn_pg_allreduce(g, square, 1, odd && opt.which == 3 ? TN_MAX : TN_SUM, NULL, &w, &err);
+        break;
+    case 4:
+        code = odd ? tn_pg_allreduce(g, square, 1, TN_SUM, NULL, &w, &err) : tn_pg_barrier(g, NULL, &w, &err);
+        break;
+    case 5:
+        code = odd ? tn_pg_scatter(g, NULL, parts, 3, NULL, &w, &err)
+                   : tn_pg_gather(g, parts, opt.rank == 3 ? parts : NULL, 3, NULL, &w, &err);
+        break;
+    case 6:
+        code = tn_pg_allreduce(g, square, odd ? 1 : 2, TN_SUM, NULL, &w, &err);
+        break;
+    default:
+        if (odd && tn_pg_allreduce(g, &flat, 1, TN_BXOR, NULL, &w, &err) == TN_OK)
+            die("BXOR of float32 was accepted");
+        code = tn_pg_barrier(g, NULL, &w, &err);
+        break;
+    }
+    code = finish(code, &w, &err);
+    must_fail(code, &err, TN_ESHAPE, said[opt.which].usual, began, 5 * TN_SECOND);
+    must_fail(code, &err, TN_ESHAPE, said[opt.which].other, began, 5 * TN_SECOND);
+    gate("over");
+}
+
+/* One rank checks, the others do not. */
+static void mode_checks_alone(void) {
+    tn_err err = TN_ERR_INIT;
+    int64_t began;
+    tn_code code;
+
+    opt.check = opt.rank == opt.victim;
+    g = make_group(NULL, &err, &code);
+    need(code, &err);
+    began = tn_now();
+    code = sum_round(0, NULL, &err);
+    must_fail(code, &err, TN_ESHAPE, "set it on all ranks or on none", began, 5 * TN_SECOND);
+    gate("over");
+}
+
 /* One rank aborts the group while the others wait. */
 static void mode_abort(void) {
     tn_err err = TN_ERR_INIT;
@@ -323,6 +400,8 @@ int main(int argc, char **argv) {
         {"mismatch", mode_mismatch, false},
         {"abort", mode_abort, false},
         {"missing", mode_missing, true},
+        {"differs", mode_differs, false},
+        {"checks_alone", mode_checks_alone, true},
         {"stopped", mode_stopped, false},
         {"stopped_too_long", mode_stopped_too_long, false},
         {"slow", mode_slow, false},

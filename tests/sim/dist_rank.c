@@ -667,6 +667,7 @@ static void mode_p2p(void) {
         int32_t x = opt.rank, y = -1;
         tn_tensor t = tn_tensor_flat(&x, TN_I32, 1), u = tn_tensor_flat(&y, TN_I32, 1);
         tn_pg_call soon = {.timeout_ns = 100 * TN_MS};
+        tn_code code;
 
         if (finish(tn_pg_recv(g, &u, prev, 99, NULL, &soon, &w[0], &err), &w[0], &err) != TN_ETIMEDOUT)
             die("a receive of nothing did not time out");
@@ -675,7 +676,8 @@ static void mode_p2p(void) {
         barrier();
         /* The withdrawn message is gone: this receive does not match it. */
         need(tn_pg_recv(g, &u, prev, 98, NULL, &soon, &w[0], &err), &err);
-        if (finish(TN_OK, &w[0], &err) != TN_ETIMEDOUT)
+        code = finish(TN_OK, &w[0], &err); /* the barrier may have been faster than the withdrawal */
+        if (code != TN_ETIMEDOUT && (code != TN_EPEER || strstr(err.msg, "gave up") == NULL))
             die("a message that was withdrawn was received");
         need(tn_pg_recv(g, &u, prev, 1, NULL, NULL, &w[0], &err), &err);
         need(finish(tn_pg_send(g, &t, next, 1, NULL, &s[0], &err), &s[0], &err), &err);

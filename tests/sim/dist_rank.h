@@ -2,7 +2,7 @@
  * and main's work. test_dist*.c start as many of them as the world has ranks.
  *
  *   dist_rank|dist_fault mode=NAME store=file:PATH|tcp:PORT rank=R size=N [transport=tcp] [host=A] [segment=B]
- *                        [small=B] [timeout=MS] [victim=R] [which=CASE] [cert=F key=F ca=F]
+ *                        [small=B] [timeout=MS] [check=1] [victim=R] [which=CASE] [cert=F key=F ca=F]
  *
  * Exit code 0: everything was as it should be; 1: the reason is on standard error. */
 #ifndef TN_TESTS_DIST_RANK_H
@@ -24,6 +24,7 @@ static struct options {
     int rank, size, victim, which;
     size_t segment, small;
     int64_t timeout;
+    bool check;
     tn_tx_opts tls;
 } opt = {.transport = "tcp", .timeout = 60 * TN_SECOND, .victim = -1};
 
@@ -97,7 +98,7 @@ static inline tn_pg *make_group(const char *name, tn_err *err, tn_code *code) {
                     .tls = opt.tls,
                     .timeout_ns = opt.timeout,
                     .segment = opt.segment,
-                    .small_max = opt.small};
+                    .small_max = opt.small, .check = opt.check};
     tn_pg *out = NULL;
 
     *code = tn_pg_new(&out, &store, opt.rank, opt.size, &o, err);
@@ -197,6 +198,8 @@ static inline void parse(int argc, char **argv) {
             opt.store = v;
         else if (strcmp(argv[i], "transport") == 0)
             opt.transport = v;
+        else if (strcmp(argv[i], "check") == 0)
+            opt.check = strcmp(v, "1") == 0;
         else if (strcmp(argv[i], "host") == 0)
             opt.host = v;
         else if (strcmp(argv[i], "rank") == 0)

@@ -37,6 +37,13 @@ START_TEST(grid_tree) {
 }
 END_TEST
 
+START_TEST(grid_checked) {
+    world w = begin(3, -1, "mode=grid", "check=1", NULL);
+
+    end(&w, -1);
+}
+END_TEST
+
 START_TEST(grid_one_step) {
     world w = begin(3, -1, "mode=grid", "small=18446744073709551615", NULL);
 
@@ -162,6 +169,7 @@ static Suite *suite(void) {
     tcase_add_loop_test(t, grid_ipc, 0, SANITISED ? 3 : SIZES);
     tcase_add_loop_test(t, grid_segments, 0, 3);
     tcase_add_loop_test(t, grid_tree, 5, SANITISED ? 6 : 9);
+    tcase_add_test(t, grid_checked);
     tcase_add_test(t, grid_one_step);
     tcase_add_test(t, grid_tls);
     tcase_add_test(t, grid_tcp_store);

@@ -90,6 +90,23 @@ START_TEST(abort_is_told) {
 }
 END_TEST
 
+START_TEST(who_differs_is_told) {
+    char which[32];
+    world w;
+
+    snprintf(which, sizeof(which), "which=%d", _i);
+    w = begin(WORLD, -1, "mode=differs", "check=1", which, NULL);
+    end(&w, -1);
+}
+END_TEST
+
+START_TEST(checking_alone_is_told) {
+    world w = begin(3, -1, "mode=checks_alone", "victim=1", NULL);
+
+    end(&w, -1);
+}
+END_TEST
+
 /* ---- Stopped and slow ---- */
 
 START_TEST(stopped_and_let_go) {
@@ -137,6 +154,8 @@ static Suite *suite(void) {
     tcase_add_loop_test(f, missing_is_named, 0, 3);
     tcase_add_loop_test(f, mismatch_is_named, 0, 6);
     tcase_add_loop_test(f, abort_is_told, 0, 3);
+    tcase_add_loop_test(f, who_differs_is_told, 0, 8);
+    tcase_add_test(f, checking_alone_is_told);
     tcase_add_loop_test(f, stopped_and_let_go, 0, 2);
     tcase_add_loop_test(f, stopped_too_long_is_named, 0, 3);
     tcase_add_test(f, slow_is_not_dead);

@@ -500,13 +500,14 @@ START_TEST(keep_alive) {
     } else {
         ok(code, &e);
         for (fd = 0; fd < 1024; fd++) {
-            int idle = 0, interval = 0, count = 0;
+            int idle = 0, interval = 0, count = 0, unanswered = 0;
             socklen_t n = sizeof(int);
 
             if (getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, &n) == 0 &&
                 getsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, &n) == 0 &&
-                getsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, &n) == 0)
-                found += idle == 3 && interval == 2 && count == 4;
+                getsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, &n) == 0 &&
+                getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unanswered, &n) == 0)
+                found += idle == 3 && interval == 2 && count == 4 && unanswered == 11000;
         }
         ck_assert_int_eq(found, 1);
     }

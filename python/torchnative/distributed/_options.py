@@ -22,6 +22,11 @@ def group_options(store, timeout, default_timeout):
     options = {"transport": transport, "timeout": _timeout(timeout, default_timeout)}
     if os.environ.get("TN_TLS", "strict") != "strict":
         raise ValueError(f"TN_TLS={os.environ['TN_TLS']!r}: only 'strict' is built, where every byte travels inside TLS")
+    debug = os.environ.get("TN_DEBUG", "OFF").upper()
+    if debug not in ("OFF", "DETAIL"):
+        raise ValueError(f"TN_DEBUG={os.environ['TN_DEBUG']!r} is not known: OFF, or DETAIL to compare what all ranks do before each collective")
+    if debug == "DETAIL":
+        options["check"] = True
     if "TN_TUNE" in os.environ:
         raise ValueError("TN_TUNE is not built yet: unset it")
     if transport == "tls":
