@@ -7,9 +7,15 @@
  * up before tn_pg_new returns. A rank that has failed answers FAIL, one that has left BYE. Who does not know
  * the cookie is closed. */
 #include <assert.h>
+#include <dirent.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -19,6 +25,8 @@
 #define HELLO_TIMEOUT (30 * TN_SECOND)
 #define MAX_HELLOS 1024 /* connections that have not said who they are; more are closed */
 #define MAX_ACCEPT_ERRORS 1000
+#define SOCKET_NAME ((int)sizeof("tn-0123456789abcdef.sock") - 1)
+#define SWEEP_AGE 60 /* seconds */
 
 static void on_accept(void *arg, tn_tx_conn *conn, const tn_err *err);
 
@@ -184,7 +192,8 @@ static void on_hung_up(void *arg, const tn_err *err) {
     tni_unlock(g);
 }
 
-/* Who dialled closes when it has read the answer: a TLS stream that is closed here right behind it may lose it. */
+/* Who dialled closes when it has read the answer: a TLS stream that is closed here right behind it may lose it.
+ * */
 static void on_replied(void *arg, const tn_err *err) {
     tni_hello *h = arg;
     tn_pg *g = h->g;
@@ -301,6 +310,33 @@ static void on_accept(void *arg, tn_tx_conn *conn, const tn_err *err) {
 
 /* ---- All of them ---- */
 
+/* What processes left that were killed with all the others: sockets in `dir` that nobody listens at any more.
+ * Only old ones, as a young one may be about to be listened at. */
+static void sweep(const char *dir) {
+    DIR *d = opendir(dir);
+    const struct dirent *e;
+
+    while (d != NULL && (e = readdir(d)) != NULL) {
+        struct sockaddr_un at = {.sun_family = AF_UNIX};
+        struct stat st;
+        int fd;
+
+        if (strlen(e->d_name) != SOCKET_NAME || strncmp(e->d_name, "tn-", 3) != 0)
+            continue;
+        snprintf(at.sun_path, sizeof(at.sun_path), "%s/%.*s", dir, SOCKET_NAME, e->d_name);
+        if (lstat(at.sun_path, &st) != 0 || !S_ISSOCK(st.st_mode) || st.st_uid != geteuid() ||
+            time(NULL) - st.st_mtime < SWEEP_AGE)
+            continue;
+        fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        if (fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof(at)) != 0 && errno == ECONNREFUSED)
+            (void)unlink(at.sun_path);
+        if (fd >= 0)
+            close(fd);
+    }
+    if (d != NULL)
+        closedir(d);
+}
+
 tn_code tni_listen(tn_tx_listener **out, char *path, size_t cap, const tn_pg *g, tn_err *err) {
     const char *transport = g->transport != NULL ? g->transport : "tcp";
     const char *host = g->host != NULL ? g->host : "127.0.0.1";
@@ -318,6 +354,7 @@ tn_code tni_listen(tn_tx_listener **out, char *path, size_t cap, const tn_pg *g,
 
         if (dir == NULL || dir[0] != '/' || strlen(dir) > 60)
             dir = "/tmp";
+        sweep(dir);
         snprintf(path, cap, "%s/tn-%016llx.sock", dir, (unsigned long long)r);
         snprintf(url, sizeof(url), "ipc://%s", path);
     } else if (strcmp(transport, "inproc") == 0) {
@@ -352,6 +389,9 @@ void tni_links_release(tn_pg *g) {
     for (i = 0; g->links != NULL && i < g->size * TNI_KINDS; i++) {
         tni_link *l = &g->links[i];
 
+        if (l->kind == TNI_COLL && l->state == TNI_BROKEN && g->addr[l->peer] != NULL &&
+            strncmp(g->addr[l->peer], "ipc://", 6) == 0)
+            (void)unlink(g->addr[l->peer] + 6); /* a process that was killed could not */
         if (l->dialer != NULL)
             tn_tx_dialer_free(l->dialer);
         if (l->conn != NULL)

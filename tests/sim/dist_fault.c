@@ -1,4 +1,5 @@
 /* One rank of a test of process groups in which something goes wrong. Options: dist_rank.h. */
+#include <dirent.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -392,6 +393,75 @@ static void mode_silent(void) {
     gate("over");
 }
 
+/* ---- What is left ---- */
+
+static int entries(const char *path) {
+    DIR *d = opendir(path);
+    int n = 0;
+
+    if (d == NULL)
+        die("%s cannot be read", path);
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+/* Back to what there was after the first round: NNG's threads stay, and nothing else. Connections are released
+ * a moment after the group was freed. */
+static void check_left(int round, int *fds, int *threads) {
+    int64_t deadline = tn_deadline_after(tn_now(), 20 * TN_SECOND);
+    struct timespec ts = {.tv_nsec = 10 * TN_MS};
+
+    if (round < 3) { /* each way once, for what is made once in a process */
+        struct timespec settle = {.tv_nsec = 500 * TN_MS};
+
+        nanosleep(&settle, NULL);
+        *fds = entries("/proc/self/fd");
+        *threads = entries("/proc/self/task");
+        return;
+    }
+    while (entries("/proc/self/fd") > *fds || entries("/proc/self/task") > *threads) {
+        if (tn_now() >= deadline)
+            die("round %d: %d descriptors and %d threads, where there were %d and %d", round,
+                entries("/proc/self/fd"), entries("/proc/self/task"), *fds, *threads);
+        nanosleep(&ts, NULL);
+    }
+}
+
+/* Groups are made and end in every way, and leave no descriptor and no thread. */
+static void mode_left(void) {
+    tn_tensor t = tn_tensor_flat(big, TN_F32, 1000);
+    int fds = 0, threads = 0, round, next = (opt.rank + 1) % opt.size,
+        prev = (opt.rank + opt.size - 1) % opt.size;
+
+    for (round = 0; round < 9; round++) {
+        tn_err err = TN_ERR_INIT;
+        tn_pg *smaller = NULL;
+        tn_work *s, *r;
+        char name[32];
+        tn_code code;
+
+        g = make_group(NULL, &err, &code);
+        need(code, &err);
+        need(sum_round(round, NULL, &err), &err);
+        need(tn_pg_recv(g, &t, prev, 1, NULL, NULL, &r, &err), &err);
+        need(tn_pg_send(g, &t, next, 1, NULL, &s, &err), &err);
+        need(finish(TN_OK, &s, &err), &err);
+        need(finish(TN_OK, &r, &err), &err);
+        snprintf(name, sizeof(name), "round %d", round);
+        gate(name);
+        if (round % 3 == 1)
+            tn_pg_abort(g, "enough");
+        if (round % 3 == 2)
+            need(tn_pg_shrink(g, NULL, &smaller, NULL, &err), &err);
+        tn_pg_free(g, 5 * TN_SECOND);
+        tn_pg_free(smaller, 5 * TN_SECOND);
+        g = NULL;
+        check_left(round, &fds, &threads);
+    }
+}
+
 int main(int argc, char **argv) {
     static const mode modes[] = {
         {"killed_first", mode_killed_first, false},
@@ -402,6 +472,7 @@ int main(int argc, char **argv) {
         {"missing", mode_missing, true},
         {"differs", mode_differs, false},
         {"checks_alone", mode_checks_alone, true},
+        {"left", mode_left, true},
         {"stopped", mode_stopped, false},
         {"stopped_too_long", mode_stopped_too_long, false},
         {"slow", mode_slow, false},

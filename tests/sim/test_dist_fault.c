@@ -1,4 +1,8 @@
 /* Process groups among real processes where something goes wrong: each test starts dist_fault once a rank. */
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
 #include "tests/sim/dist_world.h"
 
 #define WORLD 4
@@ -141,6 +145,71 @@ START_TEST(slow_is_not_dead) {
 }
 END_TEST
 
+/* ---- What is left ---- */
+
+/* Ranks put their sockets into a folder of this test's own, which must be empty in the end. */
+static void own_folder(char path[100]) {
+    snprintf(path, 100, "%s/sockets", dir);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_int_eq(setenv("TMPDIR", path, 1), 0);
+}
+
+START_TEST(nothing_is_left) {
+    static const char *const transports[] = {"transport=tcp", "transport=ipc", "transport=tls"};
+    char path[100];
+    world w;
+
+    own_folder(path);
+    make_certificates();
+    w = begin(3, -1, "mode=left", transports[_i], certs[0], certs[1], certs[2], NULL);
+    end(&w, -1);
+    ck_assert_msg(rmdir(path) == 0, "files are left in %s", path);
+}
+END_TEST
+
+START_TEST(nothing_is_left_of_the_dead) {
+    char victim[32], path[100];
+    world w;
+
+    own_folder(path);
+    snprintf(victim, sizeof(victim), "victim=%d", _i);
+    w = begin(3, -1, "mode=killed_midway", "transport=ipc", victim, NULL);
+    end(&w, _i);
+    ck_assert_msg(rmdir(path) == 0, "files are left in %s", path);
+}
+END_TEST
+
+/* All were killed at once: the next group that uses the folder cleans up. */
+START_TEST(old_sockets_go) {
+    char path[100], old[140], young[140], other[140];
+    struct timespec then[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    world w;
+    int i;
+
+    own_folder(path);
+    snprintf(old, sizeof(old), "%s/tn-0123456789abcdef.sock", path);
+    snprintf(young, sizeof(young), "%s/tn-0123456789abcdee.sock", path);
+    snprintf(other, sizeof(other), "%s/tn-somebody-elses.file.t", path);
+    for (i = 0; i < 2; i++) {
+        struct sockaddr_un at = {.sun_family = AF_UNIX};
+        int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+        snprintf(at.sun_path, sizeof(at.sun_path), "%.107s", i == 0 ? old : young);
+        ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+        close(fd); /* what a killed process leaves */
+    }
+    close(open(other, O_CREAT | O_WRONLY, 0600));
+    ck_assert_int_eq(utimensat(AT_FDCWD, old, then, 0), 0);
+    ck_assert_int_eq(utimensat(AT_FDCWD, other, then, 0), 0);
+    w = begin(2, -1, "mode=slow", "transport=ipc", "victim=1", NULL);
+    end(&w, -1);
+    ck_assert_int_ne(access(old, F_OK), 0);
+    ck_assert_int_eq(unlink(young), 0);
+    ck_assert_int_eq(unlink(other), 0);
+    ck_assert_msg(rmdir(path) == 0, "files are left in %s", path);
+}
+END_TEST
+
 static Suite *suite(void) {
     Suite *s = suite_create("dist_fault");
     TCase *f = tcase_create("failures");
@@ -159,6 +228,9 @@ static Suite *suite(void) {
     tcase_add_loop_test(f, stopped_and_let_go, 0, 2);
     tcase_add_loop_test(f, stopped_too_long_is_named, 0, 3);
     tcase_add_test(f, slow_is_not_dead);
+    tcase_add_loop_test(f, nothing_is_left, 0, 3);
+    tcase_add_loop_test(f, nothing_is_left_of_the_dead, 0, 3);
+    tcase_add_test(f, old_sockets_go);
     suite_add_tcase(s, f);
     return s;
 }
