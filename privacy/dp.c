@@ -79,8 +79,7 @@ void tn_dp_to_grid(const tn_dp_grid *g, const tn_layout *l, const void *block, i
         *within = norm <= g->clip;
 }
 
-void tn_dp_from_grid(const tn_dp_grid *g, const tn_layout *l, const int64_t *in, double factor, void *delta) {
-    (void)g;
+void tn_dp_from_grid(const tn_layout *l, const int64_t *in, double factor, void *delta) {
     for (size_t i = 0; i < l->count; i++) {
         const tn_layout_entry *e = &l->entry[i];
         uint8_t *p = (uint8_t *)delta + e->offset;

@@ -148,7 +148,7 @@ TN_API double tn_dp_norm(const tn_layout *l, const void *block);
 /* out has `dimension` integers. *within (may be NULL): whether the norm was at most clip. */
 TN_API void tn_dp_to_grid(const tn_dp_grid *g, const tn_layout *l, const void *block, int64_t *out, bool *within);
 /* Integers times `factor`, as a block: delta[i] = in[i] * factor, other tensors 0. */
-TN_API void tn_dp_from_grid(const tn_dp_grid *g, const tn_layout *l, const int64_t *in, double factor, void *delta);
+TN_API void tn_dp_from_grid(const tn_layout *l, const int64_t *in, double factor, void *delta);
 /* The noise of that grid: the discrete Gaussian with `sigma`; with share in (0, 1], of variance share * sigma^2. */
 TN_API tn_code tn_dp_grid_noise(const tn_dp_grid *g, double share, const tn_dp_random *source, tn_dp_sampler **out,
                                 tn_err *err);

@@ -129,7 +129,7 @@ START_TEST(back_from_the_grid) {
     ck_assert_int_eq(tn_dp_grid_init(&g, &layout, 1, 1, NULL), TN_OK);
     tn_dp_to_grid(&g, &layout, block, grid, NULL);
     memset(out, 0xff, layout.nbytes);
-    tn_dp_from_grid(&g, &layout, grid, g.step, out);
+    tn_dp_from_grid(&layout, grid, g.step, out);
     for (size_t i = 0; i < N; i++)
         ck_assert_double_eq_tol((double)((float *)at(out, "weight"))[i], (double)((float *)at(block, "weight"))[i],
                                 g.step);

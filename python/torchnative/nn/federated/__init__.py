@@ -12,7 +12,8 @@ The same code runs on one device (nothing to set up), over a ``torch.distributed
 from .aggregators import FedAvg
 from .engine import Engine
 from .history import History, RoundRecord
+from .privacy import CentralDP, LocalDP
 from .training import Round, TrainError, Update
 from .tls import TLS
 
-__all__ = ["Engine", "FedAvg", "History", "Round", "RoundRecord", "TLS", "TrainError", "Update"]
+__all__ = ["CentralDP", "Engine", "FedAvg", "History", "LocalDP", "Round", "RoundRecord", "TLS", "TrainError", "Update"]

@@ -45,6 +45,8 @@ class GroupChannel:
     ProcessGroupTN of ``group``, None for a participant alone; ``shrunk`` is told the one that takes its place.
     """
 
+    settings = "privacy=[]"  # what all ranks must have been told alike, for messages
+
     def __init__(self, group, rounds: int, members=None, shrunk: Callable[[object, str], None] | None = None) -> None:
         self.group, self.rounds = group, rounds
         self.members, self.shrunk = members, shrunk
@@ -59,8 +61,8 @@ class GroupChannel:
         self.tensor_bytes += layout.nbytes
 
     def compare(self, layout: "_tn.Layout") -> None:
-        """Every rank learns whether all hold the same names, dtypes and shapes; all raise when one differs."""
-        mine = json.dumps([entry[:3] for entry in layout.entries]).encode()
+        """Every rank learns whether all hold the same names, dtypes and shapes, and the same settings; all raise when one differs."""
+        mine = json.dumps([self.settings, [entry[:3] for entry in layout.entries]]).encode()
         size = torch.tensor([len(mine)], dtype=torch.int64)
         self.group.broadcast([size], 0).wait(None)
         theirs = torch.zeros(int(size), dtype=torch.uint8)
@@ -69,7 +71,10 @@ class GroupChannel:
         self.group.broadcast([theirs], 0).wait(None)
         problem = None
         try:
-            first = _tn.Layout(json.loads(bytes(theirs.tolist())))
+            settings, entries = json.loads(bytes(theirs.tolist()))
+            if settings != self.settings:
+                raise ValueError(f"rank 0 was told {settings}, rank {self.group.rank} {self.settings}; they must be told the same")
+            first = _tn.Layout(entries)
             first.same(layout, "the model of rank 0", f"that of rank {self.group.rank}")
         except ValueError as error:
             problem = error
@@ -78,7 +83,9 @@ class GroupChannel:
         if problem is not None:
             raise problem
         if int(bad) < self.group.size:
-            raise ValueError(f"the model of rank {int(bad)} differs from that of rank 0 in names, shapes or dtypes; see its own error")
+            raise ValueError(
+                f"the model of rank {int(bad)} differs from that of rank 0 in names, shapes or dtypes, or its settings do; see its own error"
+            )
 
     def next(self) -> Task | None:
         if self.done == self.rounds:

@@ -14,6 +14,7 @@ from torchnative._torch import tensor_ready
 from .aggregators import Aggregator, FedAvg
 from .channels import GroupChannel, Outcome, ServerChannel, Task
 from .history import History, RoundRecord
+from .privacy import CentralDP, LocalDP, PrivateGroupChannel
 from .tls import TLS
 from .training import LocalTraining, TrainError, Update, checked_metrics, run_train
 
@@ -39,6 +40,7 @@ class Engine:
             ``federated.Update(num_examples=n, metrics={...})``; instead of the four above.
         evaluate: ``evaluate(model, round)``, called with each round's new model; returns a dict of floats or None.
         callbacks: functions ``callback(engine, record)`` called after each round with its :class:`RoundRecord`.
+        privacy: ``[federated.CentralDP(...)]`` over a group, or ``[federated.LocalDP(...)]`` anywhere.
         server: ``"tls+tcp://host:port"`` (with ``tls=``), or ``"tcp://..."`` and ``"ipc://..."`` on this host.
         tls: a :class:`TLS`: this client's certificate, key and CA.
         client_id: without TLS, the id to ask the server for; default: random. With TLS the server knows it by its key.
@@ -84,8 +86,7 @@ class Engine:
             raise TypeError(f"aggregator must be an instance such as federated.FedAvg(), not {aggregator!r}")
         if selection is not None:
             raise NotImplementedError("selection= is not built yet: every participant takes part in each round")
-        if tuple(privacy):
-            raise NotImplementedError("privacy= is not built yet: updates are aggregated in the clear")
+        self.central, self.local = self._privacy(privacy, server)
         if server is not None and group is not None:
             raise ValueError("server= and group= exclude each other: the participants meet in one place")
         if tls is not None and not isinstance(tls, TLS):
@@ -101,6 +102,20 @@ class Engine:
         self.progress = sys.stderr.isatty() if progress is None else progress
         self.history = History()
         self._used = False
+        self._noisy = 0  # updates that left with local noise
+
+    @staticmethod
+    def _privacy(privacy, server) -> tuple[CentralDP | None, LocalDP | None]:
+        privacy = tuple(privacy)
+        for one in privacy:
+            if not isinstance(one, (CentralDP, LocalDP)):
+                raise TypeError(f"privacy= is a list of federated.CentralDP(...) or federated.LocalDP(...), not {one!r}")
+        if len(privacy) > 1:
+            raise ValueError("privacy= holds two kinds of noise; one of them is enough, and the other only costs accuracy")
+        central = next((one for one in privacy if isinstance(one, CentralDP)), None)
+        if central is not None and server is not None:
+            raise ValueError("CentralDP with server=: the noise is the server's, and set there (torchnative-server --dp); leave it out here")
+        return central, next((one for one in privacy if isinstance(one, LocalDP)), None)
 
     @staticmethod
     def _local_step(train, data, loss, optimizer, local_epochs) -> Callable:
@@ -177,12 +192,21 @@ class Engine:
                 self.layout.check_update(self._local, examples, f"rank {channel.group.rank}")
             except (_tn.Refused, ValueError) as error:
                 refusal = str(error)
+        if self.local is not None and refusal is None:
+            self.local.protect(self.layout, self._local)
+            examples, metrics = 1, {}
         outcome = channel.submit(self._local, examples, metrics, refusal)
         if problem is not None:
             raise problem
         if outcome.cohort == 0:
             raise RuntimeError(f"round {task.round} cannot be aggregated: {outcome.refusal}")
-        return self._record(task, update, outcome)
+        record = self._record(task, update, outcome)
+        if self.central is not None:
+            record.epsilon = channel.epsilon()
+        elif self.local is not None:
+            self._noisy += 1
+            record.epsilon = self.local.spent(self._noisy)
+        return record
 
     def _record(self, task: Task, update: Update, outcome: Outcome) -> RoundRecord:
         loss = outcome.loss if outcome.loss is not None else update.metrics.get("loss")
@@ -213,6 +237,8 @@ class Engine:
         if record.loss is not None:
             parts.append(f"loss {record.loss:.4f}")
         parts += [f"{name} {value:.4f}" for name, value in record.metrics.items() if name != "loss"]
+        if record.epsilon is not None:
+            parts.append(f"epsilon {record.epsilon:.4g}")
         parts += [f"{record.seconds:.3f} s", f"{record.bytes_sent + record.bytes_received:,} bytes"]
         if not record.accepted:
             parts.append(f"not counted: {record.refusal}")
@@ -240,7 +266,8 @@ class Engine:
     def _open(self):
         if self.server is None:
             members = self._members()
-            return GroupChannel(_tn.Group(None, 0, 1) if members is None else members.native, self.rounds, members, self._shrunk)
+            where = (_tn.Group(None, 0, 1) if members is None else members.native, self.rounds, members, self._shrunk)
+            return GroupChannel(*where) if self.central is None else PrivateGroupChannel(self.central, *where)
         if self.tls is None and self.server.startswith("tls"):
             raise ValueError(f"{self.server} needs tls=federated.TLS(cert, key, ca); `torchnative-ctl cert issue` writes the files")
         files = {} if self.tls is None else self.tls.client_arguments()

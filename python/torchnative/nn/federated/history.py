@@ -21,6 +21,7 @@ class RoundRecord:
         examples: how many examples this participant trained on; 0 when it did not take part.
         bytes_sent, bytes_received: tensor bytes and protocol of this participant in this round.
         seconds: from the start of the round to its new model.
+        epsilon: with ``privacy=``: what was spent up to and with this round; else None.
         accepted: whether this participant's update was counted; ``refusal`` says why not.
     """
 
@@ -34,6 +35,7 @@ class RoundRecord:
     seconds: float = 0.0
     accepted: bool = True
     refusal: str | None = None
+    epsilon: float | None = None
 
 
 class History:
