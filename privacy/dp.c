@@ -21,6 +21,8 @@ static bool is_protected(tn_dtype d) { return !tn_dtype_is_integer(d) && d != TN
 static size_t number_size(tn_dtype d) { return tn_dtype_size(d) / (tn_dtype_is_complex(d) ? 2 : 1); }
 static size_t numbers(const tn_layout_entry *e) { return e->nbytes / number_size(e->dtype); }
 
+size_t tni_dp_numbers(const tn_layout_entry *e) { return is_protected(e->dtype) ? numbers(e) : 0; }
+
 tn_code tn_dp_grid_init(tn_dp_grid *g, const tn_layout *l, double clip, double noise, tn_err *err) {
     double slack, steps;
     tn_code code;

@@ -187,4 +187,19 @@ TN_API tn_code tn_dp_local_check(const tn_dp_local *p, const tn_layout *l, tn_dp
 TN_API tn_code tn_dp_randomise(const tn_dp_local *p, const tn_layout *l, const tn_dp_random *source, void *delta,
                                tn_err *err);
 
+/* ---- Shares of noise, under a secure sum ---- */
+
+/* The smallest sigma of a share (d->sigma is not read; to 1e-4, rounded up) with which `count` sums of at least
+ * d->clients shares stay within epsilon. TN_EINVAL when none up to 1e6 clip does. */
+TN_API tn_code tn_dp_distributed_calibrate(const tn_dp_distributed *d, double epsilon, uint64_t count, double delta,
+                                           double *sigma, tn_err *err);
+/* How many bits (2 to 64) a two's complement number needs for a sum of `most` rounded vectors and their noise: no
+ * number is longer than the L2 bound, and noise is within 12 standard deviations. TN_EINVAL when 64 are not enough. */
+TN_API tn_code tn_dp_distributed_bits(const tn_dp_distributed *d, uint64_t most, unsigned *bits, tn_err *err);
+/* A client's contribution: its update clipped to d->clip, times d->scale, each number rounded up or down at random
+ * with its value as the mean, all of it again until the norm is within tn_dp_rounded_bounds, and this share's noise
+ * added. d->dimension must be the model's; out has as many integers. Without a vector (block NULL): noise alone. */
+TN_API tn_code tn_dp_share(const tn_dp_distributed *d, const tn_layout *l, const void *block, const tn_dp_random *source,
+                           int64_t *out, tn_err *err);
+
 #endif

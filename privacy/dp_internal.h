@@ -35,6 +35,9 @@ void tni_fft_release(tni_fft *f);
 void tni_fft_forward(const tni_fft *f, double *x);
 void tni_fft_inverse(const tni_fft *f, double *x); /* with the factor 1/n */
 
+/* dp.c: how many numbers of a tensor noise protects: 0 of integer ones */
+size_t tni_dp_numbers(const tn_layout_entry *e);
+
 /* sampler.c: random bits, and the trials made of them. a/b is at most 1, b below 2^126. */
 __extension__ typedef unsigned __int128 tni_u128;
 typedef struct tni_bits {

@@ -328,6 +328,105 @@ START_TEST(discrete_and_rounded_gaussians) {
 }
 END_TEST
 
+/* ---- Shares ---- */
+
+static const tn_dp_distributed skellam = {TN_DP_SKELLAM, 1024, .05, 10, 1, .60653065971263342, N + 20};
+
+/* The sum is the sum of the vectors, with the noise of ten shares, whatever the kind. */
+START_TEST(shares_add_up) {
+    enum { CLIENTS = 10 };
+
+    for (int kind = TN_DP_SKELLAM; kind <= TN_DP_SHARED_DISCRETE_GAUSSIAN; kind++) {
+        tn_dp_distributed d = skellam;
+        double sum[N + 20] = {0}, want[N + 20] = {0}, squares = 0, off = 0;
+
+        d.noise = (tn_dp_shared)kind;
+        for (int k = 0; k < CLIENTS; k++) {
+            tn_dp_grid g;
+            double norm;
+
+            random_block(block, k < 5 ? .5 : 9, (unsigned)k + 40);
+            norm = tn_dp_norm(&layout, block);
+            ck_assert_int_eq(tn_dp_share(&d, &layout, block, &source, grid, NULL), TN_OK);
+            for (size_t i = 0; i < d.dimension; i++)
+                sum[i] += (double)grid[i] / d.scale;
+            ck_assert_int_eq(tn_dp_grid_init(&g, &layout, 1e6, 1, NULL), TN_OK); /* to read the numbers in order */
+            tn_dp_to_grid(&g, &layout, block, grid, NULL);
+            for (size_t i = 0; i < d.dimension; i++)
+                want[i] += (double)grid[i] * g.step * fmin(1, 1 / norm);
+        }
+        for (size_t i = 0; i < d.dimension; i++) {
+            off += (sum[i] - want[i]) / (double)d.dimension;
+            squares += (sum[i] - want[i]) * (sum[i] - want[i]) / (double)d.dimension;
+        }
+        /* and rounding's variance, at most a quarter of a squared step a client, is far below it */
+        ck_assert_double_eq_tol(sqrt(squares), d.sigma * sqrt(CLIENTS), .06 * d.sigma * sqrt(CLIENTS));
+        ck_assert_double_lt(fabs(off), 4.5 * d.sigma * sqrt(CLIENTS) / sqrt(N));
+    }
+}
+END_TEST
+
+/* Rounding alone (the noise of 1e-6 is none on this grid): unbiased, and within the bound that is accounted for. */
+START_TEST(shares_are_rounded_within_the_bound) {
+    tn_dp_distributed d = skellam;
+    double mean[N + 20] = {0}, worst = 0;
+    tn_dp_bounds b;
+
+    d.scale = 16;
+    d.sigma = 1e-7;
+    random_block(block, 30, 77);
+    ck_assert_int_eq(tn_dp_rounded_bounds(&d, &b, NULL), TN_OK);
+    for (int round = 0; round < 200; round++) {
+        double squares = 0, ones = 0;
+
+        ck_assert_int_eq(tn_dp_share(&d, &layout, block, &source, grid, NULL), TN_OK);
+        for (size_t i = 0; i < d.dimension; i++) {
+            squares += (double)grid[i] * (double)grid[i];
+            ones += fabs((double)grid[i]);
+            mean[i] += (double)grid[i] / 200;
+        }
+        ck_assert_double_le(sqrt(squares), b.l2);
+        ck_assert_double_le(ones, b.l1);
+    }
+    for (size_t i = 0; i < 5; i++) /* the largest tensor comes second: the doubles lie before it */
+        worst = fmax(worst, fabs(mean[i] - ((double *)at(block, "double"))[i] * 16 / tn_dp_norm(&layout, block)));
+    ck_assert_double_lt(worst, 4.5 * .5 / sqrt(200));
+}
+END_TEST
+
+START_TEST(shares_for_the_fewest_survivors) {
+    tn_dp_distributed d = skellam;
+    tn_dp_spent spent;
+    double few, many;
+    unsigned bits;
+    tn_err err = TN_ERR_INIT;
+
+    ck_assert_int_eq(tn_dp_distributed_calibrate(&d, 5, 20, 1e-5, &few, NULL), TN_OK);
+    d.sigma = few;
+    ck_assert_int_eq(tn_dp_distributed_epsilon(&d, 20, 1e-5, NULL, 0, &spent, NULL), TN_OK);
+    ck_assert_double_le(spent.epsilon, 5);
+    ck_assert_double_ge(spent.epsilon, 4.99);
+    d.clients = 40; /* four times the survivors: half the noise each */
+    ck_assert_int_eq(tn_dp_distributed_calibrate(&d, 5, 20, 1e-5, &many, NULL), TN_OK);
+    ck_assert_double_eq_tol(few / many, 2, .01);
+
+    ck_assert_int_eq(tn_dp_distributed_bits(&skellam, 10, &bits, NULL), TN_OK);
+    ck_assert_uint_eq(bits, 15); /* 10 * 1024.6 + 12 * 51 * sqrt(10) is between 2^13 and 2^14 */
+    d = skellam;
+    d.scale = 0x1p60;
+    ck_assert_int_eq(tn_dp_distributed_bits(&d, 100, &bits, &err), TN_EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "more than 64 bits"));
+    ck_assert_int_eq(tn_dp_share(&d, &layout, block, &source, grid, &err), TN_EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "scale is"));
+    d = skellam;
+    d.dimension = 3;
+    ck_assert_int_eq(tn_dp_share(&d, &layout, block, &source, grid, &err), TN_EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "dimension is 3"));
+    ck_assert_int_eq(tn_dp_distributed_calibrate(&skellam, 1e-3, 20, 1e-12, &few, &err), TN_EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.msg, "no sigma"));
+}
+END_TEST
+
 /* ---- What is refused ---- */
 
 START_TEST(refused_by_name) {
@@ -424,6 +523,9 @@ int main(void) {
     tcase_add_test(t, adaptive_noise);
     tcase_add_test(t, local_noise);
     tcase_add_test(t, discrete_and_rounded_gaussians);
+    tcase_add_test(t, shares_add_up);
+    tcase_add_test(t, shares_are_rounded_within_the_bound);
+    tcase_add_test(t, shares_for_the_fewest_survivors);
     tcase_add_test(t, refused_by_name);
     tcase_add_test(t, fixed_point);
     suite_add_tcase(s, t);
