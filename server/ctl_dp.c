@@ -1,4 +1,5 @@
-/* torchnative-ctl dp: what a training spends, and how much noise a budget needs. Talks to nobody. */
+/* torchnative-ctl dp: what a training spends, how much noise a budget needs, and what a job has spent. Talks to nobody;
+ * the ledger is read beside a running server. */
 #include "server/ctl.h"
 
 #include <stdio.h>
@@ -7,6 +8,7 @@
 
 #include "core/config.h"
 #include "privacy/privacy.h"
+#include "server/ledger.h"
 
 #define COUNT(rows) (sizeof(rows) / sizeof((rows)[0]))
 #define ORDERS_MAX 1000
@@ -14,7 +16,7 @@
 typedef struct settings {
     double q, sigma, epsilon, delta;
     int64_t steps;
-    char *accountant, *orders;
+    char *accountant, *orders, *state;
     bool json, help;
 } settings;
 
@@ -41,13 +43,22 @@ static const tn_cfg_row calibrate_rows[] = {
     COMMON,
 };
 
+static const tn_cfg_row ledger_rows[] = {
+    {"state", NULL, "DIR", "the job's folder", "state", TN_CFG_STR, F(state), 0, 0},
+    {"json", NULL, NULL, "print for machines", NULL, TN_CFG_BOOL, F(json), 0, 0},
+    {"help", NULL, NULL, "print this and exit", NULL, TN_CFG_BOOL, F(help), 0, 0},
+};
+
 static void help(FILE *to) {
     fputs("usage: torchnative-ctl dp epsilon --sigma S --delta D [...]       what was spent\n"
-          "       torchnative-ctl dp calibrate --epsilon E --delta D [...]   the noise that a budget needs\n\ndp epsilon\n",
+          "       torchnative-ctl dp calibrate --epsilon E --delta D [...]   the noise that a budget needs\n"
+          "       torchnative-ctl dp ledger [--state DIR]                    what a job has spent\n\ndp epsilon\n",
           to);
     tn_cfg_help(epsilon_rows, COUNT(epsilon_rows), to);
     fputs("\ndp calibrate\n", to);
     tn_cfg_help(calibrate_rows, COUNT(calibrate_rows), to);
+    fputs("\ndp ledger\n", to);
+    tn_cfg_help(ledger_rows, COUNT(ledger_rows), to);
 }
 
 static tn_code parse_orders(const char *text, double *orders, size_t *n, tn_err *err) {
@@ -103,15 +114,68 @@ static tn_code answer(const settings *s, bool calibrate, tn_err *err) {
     return TN_OK;
 }
 
+static tn_code show_ledger(const settings *s, tn_err *err) {
+    ledger_row last = {0};
+    ledger *l = NULL;
+    char *path = NULL;
+    tn_dp_step *steps = NULL;
+    size_t n = 0;
+    uint64_t releases = 0;
+    bool some = false;
+    tn_code code;
+
+    if (asprintf(&path, "%s/state.db", s->state) < 0)
+        return tn_fail(err, TN_ENOMEM, "no memory for a path");
+    code = ledger_open(&l, path, false, err);
+    if (code == TN_OK)
+        code = ledger_last(l, &some, &last, err);
+    if (code == TN_OK)
+        code = ledger_steps(l, &steps, &n, err);
+    for (size_t i = 0; i < n; i++)
+        releases += steps[i].count;
+    if (code == TN_OK && !some)
+        code = tn_fail(err, TN_ENOTFOUND, "%s has no entry: no model of the job was released with --dp yet", path);
+    else if (code == TN_OK && s->json)
+        printf("{\"epsilon\": %.10g, \"delta\": %.10g, \"releases\": %llu, \"round\": %llu, \"clip\": %.10g}\n",
+               last.epsilon, last.delta, (unsigned long long)releases, (unsigned long long)last.round, last.next_clip);
+    else if (code == TN_OK)
+        printf("epsilon %.7g at delta %g after %llu releases, the last in round %llu; the next clip is %.7g\n",
+               last.epsilon, last.delta, (unsigned long long)releases, (unsigned long long)last.round, last.next_clip);
+    free(steps);
+    free(path);
+    ledger_close(l);
+    return code;
+}
+
+static tn_code epsilon_command(const settings *s, tn_err *err) { return answer(s, false, err); }
+static tn_code calibrate_command(const settings *s, tn_err *err) { return answer(s, true, err); }
+
+static const struct command {
+    const char *name;
+    const tn_cfg_row *rows;
+    size_t nrows;
+    tn_code (*run)(const settings *s, tn_err *err);
+} commands[] = {
+    {"epsilon", epsilon_rows, COUNT(epsilon_rows), epsilon_command},
+    {"calibrate", calibrate_rows, COUNT(calibrate_rows), calibrate_command},
+    {"ledger", ledger_rows, COUNT(ledger_rows), show_ledger},
+};
+
+static const struct command *find(const char *name) {
+    for (size_t i = 0; i < COUNT(commands); i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
 int ctl_dp(int argc, char **argv) {
+    const struct command *c = argc > 1 ? find(argv[1]) : NULL;
     settings s = {.accountant = NULL};
-    bool calibrate = argc > 1 && strcmp(argv[1], "calibrate") == 0;
-    const tn_cfg_row *rows = calibrate ? calibrate_rows : epsilon_rows;
-    const size_t nrows = calibrate ? COUNT(calibrate_rows) : COUNT(epsilon_rows);
     tn_err err = TN_ERR_INIT;
     tn_code code;
 
-    if (argc < 2 || (!calibrate && strcmp(argv[1], "epsilon") != 0)) {
+    if (c == NULL) {
         bool asked = argc == 2 && strcmp(argv[1], "--help") == 0;
 
         if (!asked && argc > 1)
@@ -119,16 +183,16 @@ int ctl_dp(int argc, char **argv) {
         help(asked ? stdout : stderr);
         return asked ? TN_CTL_DONE : TN_CTL_USAGE;
     }
-    code = tn_cfg_defaults(rows, nrows, &s, &err);
+    code = tn_cfg_defaults(c->rows, c->nrows, &s, &err);
     if (code == TN_OK)
-        code = tn_cfg_argv(rows, nrows, &s, argc - 1, argv + 1, NULL, &err);
+        code = tn_cfg_argv(c->rows, c->nrows, &s, argc - 1, argv + 1, NULL, &err);
     if (code == TN_OK && s.help)
         help(stdout);
     else if (code == TN_OK)
-        code = answer(&s, calibrate, &err);
-    tn_cfg_release(rows, nrows, &s);
+        code = c->run(&s, &err);
+    tn_cfg_release(c->rows, c->nrows, &s);
     if (code == TN_OK)
         return TN_CTL_DONE;
-    fprintf(stderr, "torchnative-ctl dp %s: %s\n", calibrate ? "calibrate" : "epsilon", err.msg);
+    fprintf(stderr, "torchnative-ctl dp %s: %s\n", c->name, err.msg);
     return code == TN_EINVAL ? TN_CTL_USAGE : TN_CTL_FAILED;
 }

@@ -41,6 +41,8 @@ tn_code ledger_open(ledger **out, const char *path, bool make, tn_err *err) {
         if (make && (sqlite3_exec(l->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL) != SQLITE_OK ||
                      sqlite3_exec(l->db, schema, NULL, NULL, NULL) != SQLITE_OK))
             code = failed(l, "cannot be made", err);
+        else if (!make && sqlite3_table_column_metadata(l->db, NULL, "privacy", NULL, NULL, NULL, NULL, NULL, NULL) != SQLITE_OK)
+            code = tn_fail(err, TN_ENOTFOUND, "%s has no privacy ledger: its job was begun without --dp", path);
     }
     if (code == TN_OK)
         *out = l;

@@ -1,5 +1,6 @@
 """Central differential privacy at the real server: what it adds, what it writes down, when it stops."""
 
+import json
 import math
 import sqlite3
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from test_federated import SERVER, Server, adds, in_threads
+from test_privacy import ctl
 
 from torchnative import privacy
 from torchnative.nn import federated
@@ -80,6 +82,8 @@ def test_the_job_ends_before_the_budget_would_be_exceeded(tmp_path):
     with Server(tmp_path, square(), *flags, "--dp-budget", str(spent[3] + 1e-6)) as server:  # it knows it
         assert server.process.wait(30) == 0
     assert len(ledger(tmp_path)) == 3
+    told = json.loads(ctl("ledger", "--state", tmp_path / "state", "--json").stdout)
+    assert told == {"epsilon": pytest.approx(spent[3], rel=1e-8), "delta": 1e-5, "releases": 3, "round": 3, "clip": 1}
     with Server(tmp_path, square(), *flags, "--dp-budget", str(spent[4] + 1e-6)) as server:  # one more is granted
         assert [len(e.history) for e in federate(server, adds(0.1, 1), adds(0.1, 1))] == [1, 1]
     rows = ledger(tmp_path)
@@ -126,6 +130,15 @@ def test_a_job_goes_on_with_the_privacy_it_was_begun_with(tmp_path):
     with Server(plain, square(), "--rounds", "2", "--dp", "clip=1,noise=1") as server:
         assert server.process.wait(30) != 0
         assert "was begun with none" in Path(server.log.name).read_text()
+
+
+def test_a_ledger_that_is_not_there_is_named(tmp_path):
+    done = ctl("ledger", "--state", tmp_path)
+    assert done.returncode == 1 and "state.db cannot be opened" in done.stderr
+    with Server(tmp_path, square(), "--rounds", "1") as server:
+        server.url()
+        done = ctl("ledger", "--state", tmp_path / "state")
+        assert done.returncode == 1 and "its job was begun without --dp" in done.stderr
 
 
 @pytest.mark.parametrize(
