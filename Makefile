@@ -24,7 +24,7 @@ Q      := $(if $(V),,@)
 # These goals either need no compiler or call make again for a flavour of their own.
 PLAIN_GOALS := help clean deps deps-dev venv asan tsan lint check-includes fuzz arm64
 # These promise to work on a machine that has nothing yet: they install what is missing, first of all.
-SETUP_GOALS := test run bench python pytest wheel
+SETUP_GOALS := test run bench python pytest suite wheel
 TEST_GOALS  := test tests unit sim check bench
 
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(PLAIN_GOALS),$(MAKECMDGOALS)),all),)
@@ -202,7 +202,7 @@ wheel: $(MODULE) $(VENV)/.requirements  ## an abi3 wheel in $(BUILD)/wheel/
 
 RUN_TESTS := sh scripts/run-tests.sh
 
-.PHONY: tests unit sim check pytest test
+.PHONY: tests unit sim check pytest suite test
 tests: $(UNITS) $(SIMS) $(SIM_HELPERS) $(BENCHES)  ## builds the C tests and benches without running them
 unit: $(UNITS)  ## runs the Check programs of tests/unit
 	@$(RUN_TESTS) $(TEST_ARGS) $(UNITS)
@@ -212,6 +212,8 @@ check: $(UNITS) $(SIMS) $(SIM_HELPERS) $(BINS)  ## unit and sim
 	@$(RUN_TESTS) $(TEST_ARGS) $(UNITS) $(SIMS)
 pytest: all python  ## runs tests/python
 	@$(RUN_TESTS) --pytest $(PY)
+suite: python  ## PyTorch's own tests of process groups, on gloo and on tn side by side
+	@$(PY) tests/python/suite.py $(ARGS)
 test: all tests python  ## all set-up, then every fast test
 	@$(RUN_TESTS) --pytest $(PY) $(UNITS) $(SIMS)
 
