@@ -137,18 +137,18 @@ static tn_code gaussian(const sum *c, const tn_dp_step *s, direction way, pmf *m
 static tn_code discrete(const sum *c, const tn_dp_step *s, direction way, pmf *m, tn_err *err) {
     double shift = (double)s->sensitivity, sigma = s->sigma * shift, var = 2 * sigma * sigma;
     double far = ceil(c->reach * sigma), total = 0, all = 0, low, high;
-    tn_dp_step unit = *s; /* losses depend on k / sensitivity alone */
+    const int64_t last = (int64_t)far; /* losses depend on k / sensitivity alone */
     tn_code code;
 
-    low = log_ratio(&unit, -far / shift);
-    high = log_ratio(&unit, 1 + far / shift);
+    low = log_ratio(s, -far / shift);
+    high = log_ratio(s, 1 + far / shift);
     if ((code = grid_new(m, way == REMOVE ? low : -high, way == REMOVE ? high : -low, c->h, err)) != TN_OK)
         return code;
-    for (double k = -far; k <= far; k++)
-        total += exp(-k * k / var);
-    for (double k = -far; k <= far + shift; k++) {
-        double out = exp(-k * k / var) / total, in = exp(-(k - shift) * (k - shift) / var) / total;
-        double loss = log_ratio(&unit, k / shift), mass = out, e;
+    for (int64_t i = -last; i <= last; i++)
+        total += exp(-(double)i * (double)i / var);
+    for (int64_t i = -last; i <= last + (int64_t)s->sensitivity; i++) {
+        double k = (double)i, out = exp(-k * k / var) / total, in = exp(-(k - shift) * (k - shift) / var) / total;
+        double loss = log_ratio(s, k / shift), mass = out, e;
         size_t cell;
 
         if (way == REMOVE)
@@ -238,8 +238,8 @@ static void find_window(const sum *c, const double k[3], double edge[2]) {
     }
     edge[0] = least;
     edge[1] = most;
-    for (double share = 1; share > 0.05; share /= 2) {
-        double t = share * sqrt(2 * OUTSIDE) / spread, moved[3];
+    for (int i = 0; i < 5; i++) { /* Gauss's best, and shares of it, for heavier tails */
+        double t = ldexp(sqrt(2 * OUTSIDE) / spread, -i), moved[3];
 
         cumulants(c, c->lambda + t, moved);
         edge[1] = fmin(edge[1], (moved[0] - k[0] + OUTSIDE) / t);
@@ -266,23 +266,23 @@ static size_t wrap(int64_t at, size_t n) {
 }
 
 /* all *= the transform of the tilted pmf, to the power of count */
-static void fold(const sum *c, const tni_fft *f, const pmf *m, uint64_t count, double *all, double *one) {
+static void fold(const sum *c, const tni_fft *f, size_t n, const pmf *m, uint64_t count, double *all, double *one) {
     double k[3];
 
     cumulant(c, m, c->lambda, k);
-    for (size_t i = 0; i < 2 * f->n; i++)
+    for (size_t i = 0; i < 2 * n; i++)
         one[i] = 0;
     for (size_t i = 0; i < m->n; i++) {
         int64_t at = m->first + (int64_t)i;
 
-        one[2 * wrap(at, f->n)] += exp(m->p[i] + c->lambda * (double)at * c->h - k[0]);
+        one[2 * wrap(at, n)] += exp(m->p[i] + c->lambda * (double)at * c->h - k[0]);
     }
     tni_fft_forward(f, one);
     for (; count != 0; count >>= 1) {
         if (count & 1)
-            multiply(all, one, f->n);
+            multiply(all, one, n);
         if (count > 1)
-            multiply(one, one, f->n);
+            multiply(one, one, n);
     }
 }
 
@@ -341,7 +341,7 @@ static tn_code compose(sum *c, double *epsilon, bool *refine, tn_err *err) {
         all[2 * i + 1] = 0;
     }
     for (size_t i = 0; i < c->nsteps; i++) {
-        fold(c, &f, &c->pmf[i], c->step[i].count, all, one);
+        fold(c, &f, n, &c->pmf[i], c->step[i].count, all, one);
         inf += (double)c->step[i].count * c->pmf[i].inf;
     }
     tni_fft_inverse(&f, all);
@@ -410,7 +410,7 @@ tn_code tni_dp_pld_epsilon(const tn_dp_step *step, size_t nsteps, double delta, 
     assert(total > 0);
     while (erfc(c.reach * M_SQRT1_2) / 2 > delta * 1e-7 / total && c.reach < 37)
         c.reach += 0.25;
-    c.pmf = calloc(nsteps, sizeof(*c.pmf));
+    c.pmf = calloc(nsteps + 1, sizeof(*c.pmf));
     if (c.pmf == NULL)
         return tn_fail(err, TN_ENOMEM, "no memory for %zu steps", nsteps);
     c.h = width = choose_width(&c, total);

@@ -41,8 +41,8 @@ static double log_gamma(double x) {
 static double log_excess_integer(double q, double sigma, double order) {
     double sum = -HUGE_VAL, top = log_gamma(order + 1);
 
-    for (double j = 2; j <= order; j++) {
-        double ways = top - log_gamma(j + 1) - log_gamma(order - j + 1);
+    for (uint32_t i = 2; i <= (uint32_t)order; i++) {
+        double j = (double)i, ways = top - log_gamma(j + 1) - log_gamma(order - j + 1);
         double rest = order - j > 0 ? (order - j) * log1p(-q) : 0;
 
         sum = log_add(sum, ways + rest + j * log(q) + log_expm1(j * (j - 1) / (2 * sigma * sigma)));
@@ -65,10 +65,10 @@ static double log_remainder(double q, double order, double w) {
 
 static double log_excess_fractional(double q, double sigma, double order) {
     double var = sigma * sigma, step = fmin(sigma / 8, var / 2), sum = -HUGE_VAL;
-    double points = ceil((order + 2 * REACH * sigma) / step);
+    uint64_t points = (uint64_t)ceil((order + 2 * REACH * sigma) / step);
 
-    for (double i = 0; i <= points; i++) {
-        double z = i * step - REACH * sigma;
+    for (uint64_t i = 0; i <= points; i++) {
+        double z = (double)i * step - REACH * sigma;
 
         sum = log_add(sum, log_remainder(q, order, (2 * z - 1) / (2 * var)) - z * z / (2 * var));
     }

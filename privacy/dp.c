@@ -147,7 +147,7 @@ tn_code tn_dp_mean(const tn_dp_grid *g, const tn_layout *l, const void *const *u
         code = tn_dp_grid_noise(g, 1, source, &j.noise, err);
     if (code != TN_OK)
         return code;
-    j.factor = malloc(n * sizeof(*j.factor) + 1);
+    j.factor = calloc(n + 1, sizeof(*j.factor));
     j.sum = malloc(PIECE * sizeof(*j.sum));
     j.term = malloc(PIECE * sizeof(*j.term));
     if (j.factor == NULL || j.sum == NULL || j.term == NULL) {

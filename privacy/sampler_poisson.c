@@ -5,6 +5,7 @@
  * the entry i steps from the mode is low by less than i, and n steps on either side by less than n^2 in all. Of a
  * total of about 2.5 sqrt(mean) 2^110, with n about 12.4 sqrt(mean), that is 61 sqrt(mean) / 2^110: below 2^-89 for
  * every mean up to 2^28. What is cut off behind the last entry is less than that again. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "privacy/dp_internal.h"
@@ -40,6 +41,7 @@ static void add_up(tni_poisson *p) {
         p->upto[i] += p->upto[i - 1];
     while (p->upto[p->n - 1] >> width != 0)
         width++;
+    assert(width > MODE_BITS);
     p->shift = width - GUIDE_BITS;
     for (size_t g = 0, i = 0; g <= (size_t)1 << GUIDE_BITS; g++) {
         while (i + 1 < p->n && p->upto[i] <= (tni_u128)g << p->shift)

@@ -9,6 +9,7 @@
 /* `orders`: None, or numbers. False with an error set. */
 static bool orders_get(PyObject *obj, double **out, size_t *n) {
     PyObject *list;
+    double *number;
 
     *out = NULL;
     *n = 0;
@@ -18,17 +19,17 @@ static bool orders_get(PyObject *obj, double **out, size_t *n) {
     if (list == NULL)
         return false;
     *n = (size_t)PyList_Size(list);
-    *out = malloc(*n * sizeof(**out) + 1);
-    if (*out == NULL)
+    number = malloc(*n * sizeof(*number) + 1);
+    if (number == NULL)
         PyErr_NoMemory();
-    for (size_t i = 0; i < *n && !PyErr_Occurred(); i++)
-        (*out)[i] = PyFloat_AsDouble(PyList_GetItem(list, (Py_ssize_t)i));
+    for (size_t i = 0; number != NULL && i < *n && !PyErr_Occurred(); i++)
+        number[i] = PyFloat_AsDouble(PyList_GetItem(list, (Py_ssize_t)i));
     Py_DECREF(list);
     if (PyErr_Occurred()) {
-        free(*out);
-        *out = NULL;
+        free(number);
         return false;
     }
+    *out = number;
     return true;
 }
 

@@ -108,7 +108,7 @@ tn_code dp_check(const tn_srv_cfg *cfg, tn_err *err) {
         return tn_fail(err, TN_EINVAL, "--dp: clip=%g must be more than 0", s.clip);
     if (!(s.denominator > 0 && s.denominator <= 1e9))
         return tn_fail(err, TN_EINVAL, "--dp: denominator=%g must be more than 0", s.denominator);
-    if ((code = with_one_more(&s, &one, 0, &epsilon, err)) != TN_OK)
+    if (with_one_more(&s, &one, 0, &epsilon, err) != TN_OK)
         return tn_ctx(err, "--dp");
     if (s.budget > 0 && epsilon > s.budget)
         return tn_fail(err, TN_EINVAL, "--dp-budget %g: one round spends epsilon %.4g at delta %g; more noise spends less "
@@ -153,7 +153,7 @@ tn_code dp_open(srv *s, tn_err *err) {
 
     if ((code = same_as_before(s, err)) != TN_OK || (code = dp_parse(&s->dp, s->cfg, err)) != TN_OK || !s->dp.on)
         return code;
-    if ((code = tn_dp_grid_init(&grid, &s->layout, s->dp.clip, s->dp.multiplier, err)) != TN_OK)
+    if (tn_dp_grid_init(&grid, &s->layout, s->dp.clip, s->dp.multiplier, err) != TN_OK)
         return tn_ctx(err, "--dp");
     if (asprintf(&path, "%s/state.db", s->cfg->state) < 0)
         return tn_fail(err, TN_ENOMEM, "no memory for a path");

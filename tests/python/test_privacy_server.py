@@ -102,6 +102,27 @@ def test_what_is_not_in_the_ledger_is_not_released(tmp_path):
         assert [path.name for path in (tmp_path / "state" / "models").iterdir()] == ["round-000000.safetensors"]
 
 
+def test_a_round_that_is_made_again_is_paid_for_again(tmp_path):
+    """The server dies between the ledger's row and the round's record, comes back, and commits the updates that it had acknowledged."""
+    database = tmp_path / "state" / "state.db"
+    flags = ["--rounds", "1", "--min-clients", "1", "--dp", "clip=1,noise=3"]
+    with Server(tmp_path, square(), *flags) as server:
+        server.url()
+        with sqlite3.connect(database) as db:
+            db.execute("CREATE TRIGGER full BEFORE UPDATE ON rounds BEGIN SELECT RAISE(ABORT, 'the disk is full'); END")
+        in_threads(engine(server, "one", adds(1.0, 1)).participate)
+        assert server.process.wait(30) == 1
+    assert [row[0] for row in ledger(tmp_path)] == [1]
+    with sqlite3.connect(database) as db:
+        db.execute("DROP TRIGGER full")
+    with Server(tmp_path, square(), *flags, "--dp-budget", "100") as server:
+        history = in_threads(engine(server, "one", adds(1.0, 1)).participate)[0]
+        assert len(history) == 0 and server.process.wait(30) == 0, Path(server.log.name).read_text()
+    rows = ledger(tmp_path)
+    assert [row[0] for row in rows] == [1, 1]
+    assert rows[1][5] == pytest.approx(privacy.epsilon(q=1, sigma=3, steps=2, delta=1e-5), rel=1e-12)
+
+
 @pytest.mark.parametrize("value, direction", [(1.0, 1), (1e-6, -1)])
 def test_the_clip_follows_the_updates(tmp_path, value, direction):
     flags = ["--rounds", "4", "--min-clients", "3", "--dp", "clip=0.1,noise=0.01,quantile=0.5"]
