@@ -48,16 +48,18 @@ static tn_code check_step(tn_dp_accountant how, const tn_dp_step *s, tn_err *err
         (code = tni_dp_check_range("sigma", s->sigma, low, false, TNI_DP_SIGMA_MAX, err)) != TN_OK)
         return code;
     if (s->count > TNI_DP_COUNT_MAX)
-        return tn_fail(err, TN_EINVAL, "steps is %llu; at most %llu are accounted for", (unsigned long long)s->count,
-                       (unsigned long long)TNI_DP_COUNT_MAX);
-    if (how == TN_DP_PLD && s->noise == TN_DP_DISCRETE_GAUSSIAN && (s->sensitivity < 1 || s->sensitivity > 1000000))
-        return tn_fail(err, TN_EINVAL, "sensitivity is %u; the discrete Gaussian's is 1 to 1000000 units of its grid",
+        return tn_fail(err, TN_EINVAL, "steps is %llu; at most %llu are accounted for",
+                       (unsigned long long)s->count, (unsigned long long)TNI_DP_COUNT_MAX);
+    if (how == TN_DP_PLD && s->noise == TN_DP_DISCRETE_GAUSSIAN &&
+        (s->sensitivity < 1 || s->sensitivity > 1000000))
+        return tn_fail(err, TN_EINVAL,
+                       "sensitivity is %u; the discrete Gaussian's is 1 to 1000000 units of its grid",
                        s->sensitivity);
     return TN_OK;
 }
 
-static tn_code check(tn_dp_accountant how, const tn_dp_step *step, size_t nsteps, double delta, const double *orders,
-                     size_t norders, tn_err *err) {
+static tn_code check(tn_dp_accountant how, const tn_dp_step *step, size_t nsteps, double delta,
+                     const double *orders, size_t norders, tn_err *err) {
     uint64_t total = 0;
     tn_code code = tni_dp_check_delta(delta, err);
 
@@ -76,8 +78,8 @@ static tn_code check(tn_dp_accountant how, const tn_dp_step *step, size_t nsteps
 
 /* ---- Epsilon ---- */
 
-static tn_code rdp_epsilon(const tn_dp_step *step, size_t nsteps, double delta, const double *orders, size_t norders,
-                           tn_dp_spent *out, tn_err *err) {
+static tn_code rdp_epsilon(const tn_dp_step *step, size_t nsteps, double delta, const double *orders,
+                           size_t norders, tn_dp_spent *out, tn_err *err) {
     double *rdp;
 
     if (orders == NULL)
@@ -109,8 +111,8 @@ static tn_code epsilon_of(tn_dp_accountant how, const tn_dp_step *step, size_t n
     return tni_dp_pld_epsilon(step, nsteps, delta, &out->epsilon, err);
 }
 
-tn_code tn_dp_epsilon(tn_dp_accountant how, const tn_dp_step *step, size_t nsteps, double delta, const double *orders,
-                      size_t norders, tn_dp_spent *out, tn_err *err) {
+tn_code tn_dp_epsilon(tn_dp_accountant how, const tn_dp_step *step, size_t nsteps, double delta,
+                      const double *orders, size_t norders, tn_dp_spent *out, tn_err *err) {
     tn_code code = check(how, step, nsteps, delta, orders, norders, err);
 
     return code == TN_OK ? epsilon_of(how, step, nsteps, delta, orders, norders, out, err) : code;
@@ -153,9 +155,10 @@ static tn_code enclose(target *t, double guess, double least, bracket *b, tn_err
         b->over_low = b->over_high;
         b->high *= 2;
         if (b->high > TNI_DP_SIGMA_MAX)
-            return tn_fail(err, TN_EINVAL, "no sigma up to %g keeps %llu steps within epsilon %g at delta %g%s",
-                           TNI_DP_SIGMA_MAX, (unsigned long long)t->step.count, t->epsilon, t->delta,
-                           t->how == TN_DP_RDP ? "; larger orders, or the pld accountant, reach smaller epsilons" : "");
+            return tn_fail(
+                err, TN_EINVAL, "no sigma up to %g keeps %llu steps within epsilon %g at delta %g%s",
+                TNI_DP_SIGMA_MAX, (unsigned long long)t->step.count, t->epsilon, t->delta,
+                t->how == TN_DP_RDP ? "; larger orders, or the pld accountant, reach smaller epsilons" : "");
         code = excess(t, b->high, &b->over_high, err);
     }
     while (code == TN_OK && b->over_low <= 0 && b->low > least) {
@@ -176,7 +179,8 @@ static tn_code narrow(target *t, bracket *b, double close, tn_err *err) {
     tn_code code = TN_OK;
 
     for (int i = 0; b->high / b->low > 1 + close && code == TN_OK; i++) {
-        double low = log(b->low), width = log(b->high) - low, at = width * b->over_low / (b->over_low - b->over_high);
+        double low = log(b->low), width = log(b->high) - low,
+               at = width * b->over_low / (b->over_low - b->over_high);
         double over = 0;
 
         if (i % 4 == 3 || !(at >= 0 && at <= width))
@@ -232,7 +236,8 @@ static double log_tail(double x) {
 
 /* Theorem 8 of Balle and Wang: tail(e s - 1/2s) - e^e tail(e s + 1/2s) */
 static double delta_of(double sigma, double epsilon) {
-    double a = log_tail(epsilon * sigma - 1 / (2 * sigma)), b = epsilon + log_tail(epsilon * sigma + 1 / (2 * sigma));
+    double a = log_tail(epsilon * sigma - 1 / (2 * sigma)),
+           b = epsilon + log_tail(epsilon * sigma + 1 / (2 * sigma));
 
     return b < a ? -exp(a) * expm1(b - a) : 0;
 }
@@ -300,8 +305,8 @@ static tn_code check_distributed(const tn_dp_distributed *d, tn_err *err) {
     return TN_OK;
 }
 
-/* Kairouz, Liu and Steinke 2021, section 4: each rounding moves a coordinate by less than 1; a bound that all but
- * beta of the roundings keep is much smaller. */
+/* Kairouz, Liu and Steinke 2021, section 4: each rounding moves a coordinate by less than 1; a bound that
+ * all but beta of the roundings keep is much smaller. */
 tn_code tn_dp_rounded_bounds(const tn_dp_distributed *d, tn_dp_bounds *out, tn_err *err) {
     double c = d->scale * d->clip, dim = (double)d->dimension, root = sqrt(dim);
     tn_code code = check_distributed(d, err);
@@ -345,8 +350,8 @@ static double shared_gaussian_rdp(const tn_dp_bounds *b, double mu, double dim, 
     return fmin(near, order / 2 * far * far);
 }
 
-tn_code tn_dp_distributed_epsilon(const tn_dp_distributed *d, uint64_t count, double delta, const double *orders,
-                                  size_t norders, tn_dp_spent *out, tn_err *err) {
+tn_code tn_dp_distributed_epsilon(const tn_dp_distributed *d, uint64_t count, double delta,
+                                  const double *orders, size_t norders, tn_dp_spent *out, tn_err *err) {
     double integers[128], *rdp, share, tau;
     tn_dp_bounds b;
     tn_code code = tn_dp_rounded_bounds(d, &b, err);
@@ -359,8 +364,9 @@ tn_code tn_dp_distributed_epsilon(const tn_dp_distributed *d, uint64_t count, do
         code = tni_dp_check_orders(orders, norders, err);
     for (size_t i = 0; code == TN_OK && orders != NULL && i < norders; i++) {
         if (d->noise == TN_DP_SKELLAM && orders[i] != floor(orders[i]))
-            code = tn_fail(err, TN_EINVAL, "orders[%zu] is %g; the Skellam mechanism is accounted for at integer orders",
-                           i, orders[i]);
+            code = tn_fail(err, TN_EINVAL,
+                           "orders[%zu] is %g; the Skellam mechanism is accounted for at integer orders", i,
+                           orders[i]);
     }
     if (code != TN_OK)
         return code;

@@ -1,17 +1,18 @@
 /* The distribution of the privacy loss of many steps.
  *
- * One step. With P and Q the outputs' distributions on two neighbouring data sets, the loss is L = log(P/Q) under
- * P. It is put on a grid of width h so that every cell [e, e + h] keeps its probability under P and under Q: of
- * the cell's P-mass m and Q-mass m', the share a = (m' exp(e + h) - m) / (exp(h) - 1) goes to the lower end and
- * the rest to the upper one. The result is never more private than the truth, and the closest such ("Connect the
- * dots", Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022: their piecewise linear delta, cell by cell, which
- * loses no digits to differences). What is above the grid counts as infinite loss, what is below as its lowest
- * point.
+ * One step. With P and Q the outputs' distributions on two neighbouring data sets, the loss is L = log(P/Q)
+ * under P. It is put on a grid of width h so that every cell [e, e + h] keeps its probability under P and
+ * under Q: of the cell's P-mass m and Q-mass m', the share a = (m' exp(e + h) - m) / (exp(h) - 1) goes to
+ * the lower end and the rest to the upper one. The result is never more private than the truth, and the
+ * closest such ("Connect the dots", Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022: their piecewise
+ * linear delta, cell by cell, which loses no digits to differences). What is above the grid counts as
+ * infinite loss, what is below as its lowest point.
  *
  * All steps. Losses add, so their distributions are convolved, by FFT. An FFT's rounding errors are as large
- * everywhere as at the peak, which would bury a delta of 1e-12, so the distribution is first tilted: multiplied by
- * exp(lambda x), with the lambda of the Chernoff bound for this delta. The tilted sum has its peak where epsilon
- * is sought. Its window is chosen so that all but e^-44 of it lies inside; what may lie above counts as infinite.
+ * everywhere as at the peak, which would bury a delta of 1e-12, so the distribution is first tilted:
+ * multiplied by exp(lambda x), with the lambda of the Chernoff bound for this delta. The tilted sum has its
+ * peak where epsilon is sought. Its window is chosen so that all but e^-44 of it lies inside; what may lie
+ * above counts as infinite.
  *
  * Removal (P with the participant, Q without) and addition are composed apart; the larger epsilon counts. */
 #include <assert.h>
@@ -36,8 +37,9 @@ typedef struct pmf { /* p[i] is the probability of the loss (first + i) h; once 
 typedef struct sum { /* the composition under way */
     const tn_dp_step *step;
     size_t nsteps;
-    double h, delta, reach; /* reach: in standard deviations, beyond which a step's noise counts as infinite loss */
-    pmf *pmf;               /* a step each */
+    double h, delta,
+        reach; /* reach: in standard deviations, beyond which a step's noise counts as infinite loss */
+    pmf *pmf;  /* a step each */
     double lambda;
 } sum;
 
@@ -132,8 +134,8 @@ static tn_code gaussian(const sum *c, const tn_dp_step *s, direction way, pmf *m
     return TN_OK;
 }
 
-/* Atoms at the integers: those of Q weigh exp(-k^2 / 2 sigma^2), those of P are the same, moved by the sensitivity
- * with probability q. */
+/* Atoms at the integers: those of Q weigh exp(-k^2 / 2 sigma^2), those of P are the same, moved by the
+ * sensitivity with probability q. */
 static tn_code discrete(const sum *c, const tn_dp_step *s, direction way, pmf *m, tn_err *err) {
     double shift = (double)s->sensitivity, sigma = s->sigma * shift, var = 2 * sigma * sigma;
     double far = ceil(c->reach * sigma), total = 0, all = 0, low, high;
@@ -147,7 +149,8 @@ static tn_code discrete(const sum *c, const tn_dp_step *s, direction way, pmf *m
     for (int64_t i = -last; i <= last; i++)
         total += exp(-(double)i * (double)i / var);
     for (int64_t i = -last; i <= last + (int64_t)s->sensitivity; i++) {
-        double k = (double)i, out = exp(-k * k / var) / total, in = exp(-(k - shift) * (k - shift) / var) / total;
+        double k = (double)i, out = exp(-k * k / var) / total,
+               in = exp(-(k - shift) * (k - shift) / var) / total;
         double loss = log_ratio(s, k / shift), mass = out, e;
         size_t cell;
 
@@ -200,7 +203,8 @@ static void cumulants(const sum *c, double lambda, double out[3]) {
     }
 }
 
-/* The lambda at which the Chernoff bound for delta is best: lambda K' - K = log(1/delta), which grows with it. */
+/* The lambda at which the Chernoff bound for delta is best: lambda K' - K = log(1/delta), which grows with
+ * it. */
 static double find_lambda(const sum *c) {
     double low = 0, high, lambda, k[3], most = 0;
 
@@ -266,7 +270,8 @@ static size_t wrap(int64_t at, size_t n) {
 }
 
 /* all *= the transform of the tilted pmf, to the power of count */
-static void fold(const sum *c, const tni_fft *f, size_t n, const pmf *m, uint64_t count, double *all, double *one) {
+static void fold(const sum *c, const tni_fft *f, size_t n, const pmf *m, uint64_t count, double *all,
+                 double *one) {
     double k[3];
 
     cumulant(c, m, c->lambda, k);
@@ -286,14 +291,15 @@ static void fold(const sum *c, const tni_fft *f, size_t n, const pmf *m, uint64_
     }
 }
 
-/* From the top down: delta at a point is inf + above - ahead, with `above` the probability above it and `ahead` the
- * same weighed by exp(point - loss). Epsilon lies in the cell in which that crosses delta. */
+/* From the top down: delta at a point is inf + above - ahead, with `above` the probability above it and
+ * `ahead` the same weighed by exp(point - loss). Epsilon lies in the cell in which that crosses delta. */
 static tn_code scan(const sum *c, const double *all, size_t n, int64_t bottom, double log_mass, double inf,
                     double *epsilon, tn_err *err) {
     double above = 0, ahead = 0, shrink = exp(-c->h);
 
     if (inf >= c->delta)
-        return tn_fail(err, TN_EINTERNAL, "%g of the privacy loss lies beyond the grid, which is not below delta %g", inf,
+        return tn_fail(err, TN_EINTERNAL,
+                       "%g of the privacy loss lies beyond the grid, which is not below delta %g", inf,
                        c->delta);
     for (int64_t i = bottom + (int64_t)n - 1; i >= bottom; i--) {
         double x = (double)i * c->h, p = fmax(all[2 * wrap(i, n)], 0) * exp(log_mass - c->lambda * x);
@@ -383,8 +389,8 @@ static tn_code one_way(sum *c, direction way, double *epsilon, tn_err *err) {
     return code;
 }
 
-/* A grid so fine that rounding the loss of all steps to it moves epsilon by less than 1e-4, and that one step's loss
- * has a shape on it, as long as that stays within memory. */
+/* A grid so fine that rounding the loss of all steps to it moves epsilon by less than 1e-4, and that one
+ * step's loss has a shape on it, as long as that stays within memory. */
 static double choose_width(const sum *c, double total) {
     double h = 0.015 / sqrt(total), widest = 0;
 

@@ -4,14 +4,14 @@
  *
  *     A = E over z ~ N(0, sigma^2) of (1 - q + q e^w)^order,   w = (2 z - 1) / (2 sigma^2),
  *
- * and removal is the larger of the two directions (Mironov, Talwar and Zhang 2019, theorem 5; its only premise,
- * a reflection that swaps the two distributions, holds for the discrete Gaussian as well). A - 1 is what is
- * computed, because for small q it is all that there is:
+ * and removal is the larger of the two directions (Mironov, Talwar and Zhang 2019, theorem 5; its only
+ * premise, a reflection that swaps the two distributions, holds for the discrete Gaussian as well). A - 1 is
+ * what is computed, because for small q it is all that there is:
  *
  *   integer orders  the binomial sum; its terms 0 and 1 cancel against the 1 exactly, the others are positive
- *   other orders    the integral of (1 + v)^order - 1 - order v with v = q (e^w - 1), which is never negative, by
- *                   the trapezoidal rule: the integrand is analytic and falls off like a Gaussian, so the rule
- *                   converges exponentially. Both in logarithms. */
+ *   other orders    the integral of (1 + v)^order - 1 - order v with v = q (e^w - 1), which is never
+ *                   negative, by the trapezoidal rule: the integrand is analytic and falls off like a
+ *                   Gaussian, so the rule converges exponentially. Both in logarithms. */
 #include <math.h>
 
 #include "privacy/dp_internal.h"
@@ -55,8 +55,7 @@ static double log_remainder(double q, double order, double w) {
     double v = q * expm1(w), t;
 
     if (fabs(v) * order < 1e-4) /* the first terms of the binomial series */
-        return log(order * (order - 1) / 2 * v * v) +
-               log1p((order - 2) / 3 * v * (1 + (order - 3) / 4 * v));
+        return log(order * (order - 1) / 2 * v * v) + log1p((order - 2) / 3 * v * (1 + (order - 3) / 4 * v));
     t = order * log_add(log1p(-q), log(q) + w);
     if (t < 30)
         return log(expm1(t) - order * v);
@@ -78,7 +77,8 @@ static double log_excess_fractional(double q, double sigma, double order) {
 double tni_dp_rdp_of(const tn_dp_step *s, double order) {
     if (s->q >= 1)
         return order / (2 * s->sigma * s->sigma);
-    if (s->noise == TN_DP_DISCRETE_GAUSSIAN) /* its moments are bounded at integer orders; divergences grow with the order */
+    /* its moments are bounded at integer orders, and divergences grow with the order */
+    if (s->noise == TN_DP_DISCRETE_GAUSSIAN)
         order = ceil(order);
     if (order == floor(order))
         return log1p_exp(log_excess_integer(s->q, s->sigma, order)) / (order - 1);
@@ -92,14 +92,15 @@ tn_code tni_dp_check_orders(const double *orders, size_t n, tn_err *err) {
         return tn_fail(err, TN_EINVAL, "%zu orders; 1 to 10000 are needed", n);
     for (size_t i = 0; i < n; i++) {
         if (!(orders[i] > 1 && orders[i] <= 1e5))
-            return tn_fail(err, TN_EINVAL, "orders[%zu] is %g; an order is more than 1 and at most 100000", i, orders[i]);
+            return tn_fail(err, TN_EINVAL, "orders[%zu] is %g; an order is more than 1 and at most 100000", i,
+                           orders[i]);
     }
     return TN_OK;
 }
 
-/* Proposition 12 of Canonne, Kamath and Steinke 2020. Where the divergence is so small that the total variation
- * distance is below delta (Bretagnolle and Huber: at most sqrt(1 - e^-KL), and no Renyi divergence of order above
- * 1 is below KL), epsilon is 0. */
+/* Proposition 12 of Canonne, Kamath and Steinke 2020. Where the divergence is so small that the total
+ * variation distance is below delta (Bretagnolle and Huber: at most sqrt(1 - e^-KL), and no Renyi divergence
+ * of order above 1 is below KL), epsilon is 0. */
 tn_dp_spent tni_dp_convert(const double *orders, const double *rdp, size_t n, double delta) {
     tn_dp_spent best = {HUGE_VAL, 0};
 

@@ -1,9 +1,10 @@
 /* Updates under differential privacy: clipped, on a grid, summed as integers, with discrete noise.
  *
- * Why the bound holds: an update longer than clip is scaled by clip / norm (1 - 2^-30), which is more than what the
- * norm, summed in float64, can be off; its coordinates over the step are rounded to the nearest integer, which moves
- * each by 1/2 at most, so the integers' norm is at most clip / step + sqrt(dimension) / 2. Everything from there to the
- * sum with its noise is exact, and what is done with the sum does not matter. */
+ * Why the bound holds: an update longer than clip is scaled by clip / norm (1 - 2^-30), which is more than
+ * what the norm, summed in float64, can be off; its coordinates over the step are rounded to the nearest
+ * integer, which moves each by 1/2 at most, so the integers' norm is at most clip / step + sqrt(dimension) /
+ * 2. Everything from there to the sum with its noise is exact, and what is done with the sum does not
+ * matter. */
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
@@ -56,7 +57,8 @@ double tn_dp_norm(const tn_layout *l, const void *block) {
         const tn_layout_entry *e = &l->entry[i];
 
         if (is_protected(e->dtype))
-            sum += tn_k_sumsq(e->dtype, (const uint8_t *)block + e->offset, e->nbytes / tn_dtype_size(e->dtype));
+            sum +=
+                tn_k_sumsq(e->dtype, (const uint8_t *)block + e->offset, e->nbytes / tn_dtype_size(e->dtype));
     }
     return sqrt(sum);
 }
@@ -100,8 +102,9 @@ tn_code tn_dp_grid_noise(const tn_dp_grid *g, double share, const tn_dp_random *
     tn_code code = tni_dp_check_range("share", share, 0, true, 1, err);
 
     *out = NULL;
-    return code == TN_OK ? tn_dp_sampler_new(out, TN_DP_SAMPLE_GAUSSIAN, share * g->sigma * g->sigma, source, err)
-                         : code;
+    return code == TN_OK
+               ? tn_dp_sampler_new(out, TN_DP_SAMPLE_GAUSSIAN, share * g->sigma * g->sigma, source, err)
+               : code;
 }
 
 /* ---- Central ---- */
@@ -133,13 +136,13 @@ static void mean_of(const job *j, const tn_layout *l, double scale, uint8_t *mea
             continue;
         }
         for (size_t done = 0, all = numbers(e); done < all; done += PIECE)
-            mean_of_piece(j, e->dtype, e->offset + done * number_size(e->dtype), all - done < PIECE ? all - done : PIECE,
-                          scale, mean);
+            mean_of_piece(j, e->dtype, e->offset + done * number_size(e->dtype),
+                          all - done < PIECE ? all - done : PIECE, scale, mean);
     }
 }
 
-tn_code tn_dp_mean(const tn_dp_grid *g, const tn_layout *l, const void *const *update, size_t n, double denominator,
-                   const tn_dp_random *source, void *mean, uint64_t *within, tn_err *err) {
+tn_code tn_dp_mean(const tn_dp_grid *g, const tn_layout *l, const void *const *update, size_t n,
+                   double denominator, const tn_dp_random *source, void *mean, uint64_t *within, tn_err *err) {
     job j = {.g = g, .update = update, .n = n};
     tn_code code = tni_dp_check_range("denominator", denominator, 0, true, 1e9, err);
 
@@ -192,8 +195,10 @@ tn_code tn_dp_adaptive_split(const tn_dp_adaptive *a, double noise, double *mult
         return code;
     rest = 1 / (noise * noise) - 1 / (4 * a->sigma * a->sigma);
     if (!(rest > 0))
-        return tn_fail(err, TN_EINVAL, "sigma of the count is %g; it must be above half the noise, %g: take more clients "
-                       "a round, or a fixed clip", a->sigma, noise / 2);
+        return tn_fail(err, TN_EINVAL,
+                       "sigma of the count is %g; it must be above half the noise, %g: take more clients "
+                       "a round, or a fixed clip",
+                       a->sigma, noise / 2);
     *multiplier = 1 / sqrt(rest);
     return TN_OK;
 }
@@ -202,8 +207,8 @@ double tn_dp_adaptive_clip(const tn_dp_adaptive *a, double clip, double share) {
     return clip * exp(-a->rate * (share - a->quantile));
 }
 
-/* Each update adds +1 (within) or -1: an integer of size 1, whose noise has the multiplier 2 sigma. Nobody adds 0, so
- * that the denominator need not be how many there were. */
+/* Each update adds +1 (within) or -1: an integer of size 1, whose noise has the multiplier 2 sigma. Nobody
+ * adds 0, so that the denominator need not be how many there were. */
 tn_code tn_dp_adapt(const tn_dp_adaptive *a, double clip, uint64_t within, uint64_t n, double denominator,
                     const tn_dp_random *source, double *next, tn_err *err) {
     tn_dp_sampler *noise = NULL;
@@ -236,13 +241,15 @@ tn_code tn_dp_local_check(const tn_dp_local *p, const tn_layout *l, tn_dp_grid *
         return code;
     gap = (1 + exp(p->epsilon)) * sqrt((double)g->dimension) / (30 * SIGMA * SIGMA);
     if (gap > p->delta / 2)
-        return tn_fail(err, TN_EINVAL, "delta is %g; with epsilon %g and %llu numbers the discrete noise needs %.2g at least",
+        return tn_fail(err, TN_EINVAL,
+                       "delta is %g; with epsilon %g and %llu numbers the discrete noise needs %.2g at least",
                        p->delta, p->epsilon, (unsigned long long)g->dimension, 2 * gap);
     code = tn_dp_gaussian_sigma(p->epsilon, p->delta - gap, &sigma, err);
     return code == TN_OK ? tn_dp_grid_init(g, l, p->clip, 2 * sigma, err) : code;
 }
 
-tn_code tn_dp_randomise(const tn_dp_local *p, const tn_layout *l, const tn_dp_random *source, void *delta, tn_err *err) {
+tn_code tn_dp_randomise(const tn_dp_local *p, const tn_layout *l, const tn_dp_random *source, void *delta,
+                        tn_err *err) {
     const void *const one[1] = {delta};
     uint64_t within;
     tn_dp_grid g;

@@ -23,9 +23,9 @@ double tni_dp_rdp_of(const tn_dp_step *s, double order);
 /* accountant_pld.c; the steps are checked */
 tn_code tni_dp_pld_epsilon(const tn_dp_step *step, size_t nsteps, double delta, double *epsilon, tn_err *err);
 
-/* accountant_fft.c: the discrete Fourier transform in place, re and im interleaved, n a power of two. forward
- * leaves frequency k at the index with k's bits reversed, from where inverse takes it. The twiddle factors serve
- * every transform of that size. */
+/* accountant_fft.c: the discrete Fourier transform in place, re and im interleaved, n a power of two.
+ * forward leaves frequency k at the index with k's bits reversed, from where inverse takes it. The twiddle
+ * factors serve every transform of that size. */
 typedef struct tni_fft {
     size_t n;
     double *twiddle;
@@ -48,20 +48,21 @@ typedef struct tni_bits {
     uint8_t buffer[4096];
 } tni_bits;
 void tni_bits_init(tni_bits *b, const tn_dp_random *source);
-uint64_t tni_bits_take(tni_bits *b, unsigned n);           /* n random bits, 1 to 64 */
-uint64_t tni_bits_below(tni_bits *b, uint64_t n);          /* uniform in [0, n), n > 0 */
-bool tni_bernoulli(tni_bits *b, tni_u128 a, tni_u128 of);  /* true with probability a / of */
+uint64_t tni_bits_take(tni_bits *b, unsigned n);              /* n random bits, 1 to 64 */
+uint64_t tni_bits_below(tni_bits *b, uint64_t n);             /* uniform in [0, n), n > 0 */
+bool tni_bernoulli(tni_bits *b, tni_u128 a, tni_u128 of);     /* true with probability a / of */
 bool tni_bernoulli_exp(tni_bits *b, tni_u128 a, tni_u128 of); /* with exp(-a / of), a / of >= 0 */
 
 /* sampler_poisson.c: the Poisson distribution with mean num / den as integer weights */
 typedef struct tni_poisson {
-    int64_t first;  /* the value of entry 0 */
+    int64_t first; /* the value of entry 0 */
     size_t n;
     tni_u128 *upto; /* the sum of the weights up to and with each entry; the last is their total, below 2^127 */
     uint32_t *guide; /* where to begin to look, by the top bits of a draw */
     unsigned shift;
 } tni_poisson;
-tn_code tni_poisson_init(tni_poisson *p, uint64_t num, uint64_t den, tn_err *err); /* releasable when it fails */
+tn_code tni_poisson_init(tni_poisson *p, uint64_t num, uint64_t den,
+                         tn_err *err); /* releasable when it fails */
 void tni_poisson_release(tni_poisson *p);
 int64_t tni_poisson_draw(const tni_poisson *p, tni_bits *b);
 

@@ -1,6 +1,6 @@
-/* Noise in shares: what one client adds to a secure sum. The server never sees anything but the sum, so the noise of
- * all clients together protects each; how many shares will be in it is not known when a share is drawn, so each is
- * large enough for the fewest survivors that the sum is opened for. */
+/* Noise in shares: what one client adds to a secure sum. The server never sees anything but the sum, so the
+ * noise of all clients together protects each; how many shares will be in it is not known when a share is
+ * drawn, so each is large enough for the fewest survivors that the sum is opened for. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -19,8 +19,8 @@ static double share_variance(const tn_dp_distributed *d) { return d->scale * d->
 
 /* ---- Settings ---- */
 
-static tn_code spent_with(const tn_dp_distributed *d, double sigma, uint64_t count, double delta, double *epsilon,
-                          tn_err *err) {
+static tn_code spent_with(const tn_dp_distributed *d, double sigma, uint64_t count, double delta,
+                          double *epsilon, tn_err *err) {
     tn_dp_distributed with = *d;
     tn_dp_spent spent;
     tn_code code;
@@ -39,7 +39,8 @@ tn_code tn_dp_distributed_calibrate(const tn_dp_distributed *d, double epsilon, 
     if ((code = tni_dp_check_range("epsilon", epsilon, 0, true, 1e6, err)) != TN_OK ||
         (code = tni_dp_check_range("clip", d->clip, 0, true, 1e3, err)) != TN_OK)
         return code;
-    while ((code = spent_with(d, high, count, delta, &got, err)) == TN_OK && got > epsilon && high < 1e6 * d->clip) {
+    while ((code = spent_with(d, high, count, delta, &got, err)) == TN_OK && got > epsilon &&
+           high < 1e6 * d->clip) {
         low = high;
         high *= 2;
     }
@@ -73,8 +74,8 @@ tn_code tn_dp_distributed_bits(const tn_dp_distributed *d, uint64_t most, unsign
         if (reach < ldexp(1, (int)*bits - 1))
             return TN_OK;
     }
-    return tn_fail(err, TN_EINVAL, "scale is %g: a sum of %llu vectors of norm %g would need more than 64 bits", d->scale,
-                   (unsigned long long)most, d->clip);
+    return tn_fail(err, TN_EINVAL, "scale is %g: a sum of %llu vectors of norm %g would need more than 64 bits",
+                   d->scale, (unsigned long long)most, d->clip);
 }
 
 /* ---- A share ---- */
@@ -86,7 +87,8 @@ static double round_at_random(tni_bits *bits, const int64_t *in, int64_t *out, s
     for (size_t i = 0; i < n; i++) {
         uint64_t size;
 
-        /* towards minus infinity, after a random part of a step: shifts of negative numbers are left to compilers */
+        /* towards minus infinity, after a random part of a step: shifts of negative numbers are left to
+         * compilers */
         out[i] = in[i] + (int64_t)tni_bits_take(bits, FRACTION);
         out[i] = out[i] >= 0 ? out[i] >> FRACTION : -((-out[i] + (1 << FRACTION) - 1) >> FRACTION);
         size = (uint64_t)(out[i] < 0 ? -out[i] : out[i]);
@@ -107,8 +109,8 @@ static void to_points(const tn_layout *l, const void *block, double factor, int6
     }
 }
 
-static tn_code rounded(const tn_dp_distributed *d, const tn_layout *l, const void *block, const tn_dp_random *source,
-                       int64_t *out, tn_err *err) {
+static tn_code rounded(const tn_dp_distributed *d, const tn_layout *l, const void *block,
+                       const tn_dp_random *source, int64_t *out, tn_err *err) {
     double norm = tn_dp_norm(l, block), factor = d->scale * (norm > d->clip ? d->clip / norm : 1);
     int64_t *points = malloc(d->dimension * sizeof(*points) + 1);
     tni_bits *bits = malloc(sizeof(*bits));
@@ -117,7 +119,8 @@ static tn_code rounded(const tn_dp_distributed *d, const tn_layout *l, const voi
     int tries = 0;
 
     if (code == TN_OK && (points == NULL || bits == NULL))
-        code = tn_fail(err, TN_ENOMEM, "no memory for a vector of %llu numbers", (unsigned long long)d->dimension);
+        code =
+            tn_fail(err, TN_ENOMEM, "no memory for a vector of %llu numbers", (unsigned long long)d->dimension);
     if (code != TN_OK || points == NULL || bits == NULL)
         goto out;
     tni_bits_init(bits, source);
@@ -149,8 +152,8 @@ static tn_code add_noise(const tn_dp_distributed *d, const tn_dp_random *source,
     return code;
 }
 
-tn_code tn_dp_share(const tn_dp_distributed *d, const tn_layout *l, const void *block, const tn_dp_random *source,
-                    int64_t *out, tn_err *err) {
+tn_code tn_dp_share(const tn_dp_distributed *d, const tn_layout *l, const void *block,
+                    const tn_dp_random *source, int64_t *out, tn_err *err) {
     tn_dp_bounds b;
     uint64_t n = 0;
     tn_code code = tn_dp_rounded_bounds(d, &b, err);
@@ -161,7 +164,8 @@ tn_code tn_dp_share(const tn_dp_distributed *d, const tn_layout *l, const void *
         return tn_fail(err, TN_EINVAL, "dimension is %llu; the model has %llu numbers that noise can protect",
                        (unsigned long long)d->dimension, (unsigned long long)n);
     if (code == TN_OK && b.l2 > 0x1p45)
-        code = tn_fail(err, TN_EINVAL, "scale is %g: rounded vectors would have norms up to %g", d->scale, b.l2);
+        code =
+            tn_fail(err, TN_EINVAL, "scale is %g: rounded vectors would have norms up to %g", d->scale, b.l2);
     for (size_t i = 0; code == TN_OK && i < n; i++)
         out[i] = 0;
     if (code == TN_OK && block != NULL)

@@ -1,10 +1,11 @@
 /* Discrete noise from random bits.
  *
  * Everything below is integer arithmetic, so that the distribution is what the formulas say. A trial with
- * probability a/b compares random bits with the binary digits of a/b, from the first on, and stops at the first
- * difference: two bits on average, whatever the sizes. A trial with probability exp(-x) for x in [0, 1] counts how
- * many trials with x, x/2, x/3, ... succeed in a row: an even number has probability exp(-x), the alternating
- * series. Canonne, Kamath and Steinke 2020, algorithms 1 (exp), 2 (Laplace) and 3 (Gaussian). */
+ * probability a/b compares random bits with the binary digits of a/b, from the first on, and stops at the
+ * first difference: two bits on average, whatever the sizes. A trial with probability exp(-x) for x in [0,
+ * 1] counts how many trials with x, x/2, x/3, ... succeed in a row: an even number has probability exp(-x),
+ * the alternating series. Canonne, Kamath and Steinke 2020, algorithms 1 (exp), 2 (Laplace) and 3
+ * (Gaussian). */
 #include <math.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -143,7 +144,8 @@ static int64_t gaussian(tn_dp_sampler *s) {
     for (;;) {
         int64_t y = laplace(&s->bits, s->scale);
         uint64_t size = (uint64_t)(y < 0 ? -y : y);
-        tni_u128 reach = (tni_u128)size * s->scale * s->den, gap = reach > s->num ? reach - s->num : s->num - reach;
+        tni_u128 reach = (tni_u128)size * s->scale * s->den,
+                 gap = reach > s->num ? reach - s->num : s->num - reach;
 
         /* (|y| - v / scale)^2 / 2v, with v = num / den */
         if (size < FAR * s->scale &&
@@ -152,7 +154,8 @@ static int64_t gaussian(tn_dp_sampler *s) {
     }
 }
 
-/* The fractions are so small that gap^2, up to (64 scale^2 den)^2, stays below 2^126: scale^2 den below 2^57. */
+/* The fractions are so small that gap^2, up to (64 scale^2 den)^2, stays below 2^126: scale^2 den below
+ * 2^57. */
 static void gaussian_init(tn_dp_sampler *s) {
     s->scale = (uint64_t)floor(sqrt(s->variance)) + 1;
     s->den = UINT64_C(1) << 30;
@@ -165,7 +168,8 @@ static void gaussian_init(tn_dp_sampler *s) {
 tn_code tn_dp_sampler_new(tn_dp_sampler **out, tn_dp_sampled kind, double variance, const tn_dp_random *source,
                           tn_err *err) {
     tn_dp_sampler *s;
-    tn_code code = tni_dp_check_range("variance", variance, 0, true, kind == TN_DP_SAMPLE_GAUSSIAN ? 0x1p48 : 0x1p29, err);
+    tn_code code =
+        tni_dp_check_range("variance", variance, 0, true, kind == TN_DP_SAMPLE_GAUSSIAN ? 0x1p48 : 0x1p29, err);
 
     *out = NULL;
     if (code == TN_OK && source == NULL)

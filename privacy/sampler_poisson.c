@@ -1,10 +1,11 @@
 /* The Poisson distribution as a table of integers.
  *
- * The mode has the weight 2^110; from there P(k + 1) = P(k) mean / (k + 1) upwards and P(k - 1) = P(k) k / mean
- * downwards, rounded down, until a weight is 0. A rounding loses less than 1 and all later factors are at most 1, so
- * the entry i steps from the mode is low by less than i, and n steps on either side by less than n^2 in all. Of a
- * total of about 2.5 sqrt(mean) 2^110, with n about 12.4 sqrt(mean), that is 61 sqrt(mean) / 2^110: below 2^-89 for
- * every mean up to 2^28. What is cut off behind the last entry is less than that again. */
+ * The mode has the weight 2^110; from there P(k + 1) = P(k) mean / (k + 1) upwards and P(k - 1) = P(k) k /
+ * mean downwards, rounded down, until a weight is 0. A rounding loses less than 1 and all later factors are
+ * at most 1, so the entry i steps from the mode is low by less than i, and n steps on either side by less
+ * than n^2 in all. Of a total of about 2.5 sqrt(mean) 2^110, with n about 12.4 sqrt(mean), that is 61
+ * sqrt(mean) / 2^110: below 2^-89 for every mean up to 2^28. What is cut off behind the last entry is less
+ * than that again. */
 #include <assert.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* torchnative-ctl dp: what a training spends, how much noise a budget needs, and what a job has spent. Talks to nobody;
- * the ledger is read beside a running server. */
+/* torchnative-ctl dp: what a training spends, how much noise a budget needs, and what a job has spent. Talks
+ * to nobody; the ledger is read beside a running server. */
 #include "server/ctl.h"
 
 #include <stdio.h>
@@ -21,21 +21,21 @@ typedef struct settings {
 } settings;
 
 #define F(field) offsetof(settings, field)
-#define COMMON                                                                                                    \
-    {"q", NULL, "P", "probability with which each participant is in a step, independently; 1: no amplification",    \
-     "1", TN_CFG_FLOAT, F(q), 0, 1},                                                                               \
-    {"steps", NULL, "N", "how many steps (rounds)", "1", TN_CFG_INT, F(steps), 1, 1e9},                            \
-    {"delta", NULL, "D", "the delta, more than 0 and less than 1", NULL, TN_CFG_FLOAT, F(delta), 0, 1},            \
-    {"accountant", NULL, "NAME", "rdp, or pld, which is closer to the truth and slower", "rdp", TN_CFG_STR,        \
-     F(accountant), 0, 0},                                                                                         \
-    {"orders", NULL, "A,B,...", "orders of rdp, each above 1 (default: 156 from 1.1 to 1024)", NULL, TN_CFG_STR,   \
-     F(orders), 0, 0},                                                                                             \
-    {"json", NULL, NULL, "print for machines", NULL, TN_CFG_BOOL, F(json), 0, 0},                                  \
+#define COMMON \
+    {"q", NULL, "P", "probability with which each participant is in a step, independently; 1: no amplification", \
+     "1", TN_CFG_FLOAT, F(q), 0, 1}, \
+    {"steps", NULL, "N", "how many steps (rounds)", "1", TN_CFG_INT, F(steps), 1, 1e9}, \
+    {"delta", NULL, "D", "the delta, more than 0 and less than 1", NULL, TN_CFG_FLOAT, F(delta), 0, 1}, \
+    {"accountant", NULL, "NAME", "rdp, or pld, which is closer to the truth and slower", "rdp", TN_CFG_STR, \
+     F(accountant), 0, 0}, \
+    {"orders", NULL, "A,B,...", "orders of rdp, each above 1 (default: 156 from 1.1 to 1024)", NULL, TN_CFG_STR, \
+     F(orders), 0, 0}, \
+    {"json", NULL, NULL, "print for machines", NULL, TN_CFG_BOOL, F(json), 0, 0}, \
     {"help", NULL, NULL, "print this and exit", NULL, TN_CFG_BOOL, F(help), 0, 0}
 
 static const tn_cfg_row epsilon_rows[] = {
-    {"sigma", NULL, "S", "noise multiplier: standard deviation of the noise over the clipping norm", NULL, TN_CFG_FLOAT,
-     F(sigma), 0, 1e6},
+    {"sigma", NULL, "S", "noise multiplier: standard deviation of the noise over the clipping norm", NULL,
+     TN_CFG_FLOAT, F(sigma), 0, 1e6},
     COMMON,
 };
 static const tn_cfg_row calibrate_rows[] = {
@@ -52,7 +52,8 @@ static const tn_cfg_row ledger_rows[] = {
 static void help(FILE *to) {
     fputs("usage: torchnative-ctl dp epsilon --sigma S --delta D [...]       what was spent\n"
           "       torchnative-ctl dp calibrate --epsilon E --delta D [...]   the noise that a budget needs\n"
-          "       torchnative-ctl dp ledger [--state DIR]                    what a job has spent\n\ndp epsilon\n",
+          "       torchnative-ctl dp ledger [--state DIR]                    what a job has spent\n\ndp "
+          "epsilon\n",
           to);
     tn_cfg_help(epsilon_rows, COUNT(epsilon_rows), to);
     fputs("\ndp calibrate\n", to);
@@ -67,7 +68,8 @@ static tn_code parse_orders(const char *text, double *orders, size_t *n, tn_err 
 
         orders[(*n)++] = strtod(text, &end);
         if (end == text || (*end != ',' && *end != '\0'))
-            return tn_fail(err, TN_EINVAL, "--orders: \"%.80s\" does not begin with a number and a comma", text);
+            return tn_fail(err, TN_EINVAL, "--orders: \"%.80s\" does not begin with a number and a comma",
+                           text);
         if (*end == '\0')
             return TN_OK;
         text = end + 1;
@@ -90,15 +92,18 @@ static tn_code answer(const settings *s, bool calibrate, tn_err *err) {
     if (s->delta <= 0)
         return tn_fail(err, TN_EINVAL, "--delta is missing: it must be more than 0 and less than 1");
     if (calibrate ? s->epsilon <= 0 : s->sigma <= 0)
-        return tn_fail(err, TN_EINVAL, "--%s is missing: it must be more than 0", calibrate ? "epsilon" : "sigma");
+        return tn_fail(err, TN_EINVAL, "--%s is missing: it must be more than 0",
+                       calibrate ? "epsilon" : "sigma");
     if (given != NULL && (code = parse_orders(s->orders, orders, &norders, err)) != TN_OK)
         return code;
-    if (calibrate && (code = tn_dp_calibrate(how, s->epsilon, s->q, step.count, s->delta, given, norders, &step.sigma, err)) != TN_OK)
+    if (calibrate && (code = tn_dp_calibrate(how, s->epsilon, s->q, step.count, s->delta, given, norders,
+                                             &step.sigma, err)) != TN_OK)
         return code;
     if ((code = tn_dp_epsilon(how, &step, 1, s->delta, given, norders, &spent, err)) != TN_OK)
         return code;
     if (s->json) {
-        printf("{\"epsilon\": %.10g, \"delta\": %.10g, \"sigma\": %.10g, \"q\": %.10g, \"steps\": %lld, \"accountant\": \"%s\"",
+        printf("{\"epsilon\": %.10g, \"delta\": %.10g, \"sigma\": %.10g, \"q\": %.10g, \"steps\": %lld, "
+               "\"accountant\": \"%s\"",
                spent.epsilon, s->delta, step.sigma, s->q, (long long)s->steps, s->accountant);
         if (!pld)
             printf(", \"order\": %.10g", spent.order);
@@ -134,13 +139,16 @@ static tn_code show_ledger(const settings *s, tn_err *err) {
     for (size_t i = 0; i < n; i++)
         releases += steps[i].count;
     if (code == TN_OK && !some)
-        code = tn_fail(err, TN_ENOTFOUND, "%s has no entry: no model of the job was released with --dp yet", path);
+        code =
+            tn_fail(err, TN_ENOTFOUND, "%s has no entry: no model of the job was released with --dp yet", path);
     else if (code == TN_OK && s->json)
         printf("{\"epsilon\": %.10g, \"delta\": %.10g, \"releases\": %llu, \"round\": %llu, \"clip\": %.10g}\n",
-               last.epsilon, last.delta, (unsigned long long)releases, (unsigned long long)last.round, last.next_clip);
+               last.epsilon, last.delta, (unsigned long long)releases, (unsigned long long)last.round,
+               last.next_clip);
     else if (code == TN_OK)
         printf("epsilon %.7g at delta %g after %llu releases, the last in round %llu; the next clip is %.7g\n",
-               last.epsilon, last.delta, (unsigned long long)releases, (unsigned long long)last.round, last.next_clip);
+               last.epsilon, last.delta, (unsigned long long)releases, (unsigned long long)last.round,
+               last.next_clip);
     free(steps);
     free(path);
     ledger_close(l);

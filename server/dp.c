@@ -1,7 +1,8 @@
 /* Central differential privacy: --dp and --dp-budget.
  *
- * The server is trusted with updates; what it gives away are models. Before a model is released, the mechanism that it
- * came from is in the ledger, and a round whose mechanism would bring epsilon over the budget does not begin. */
+ * The server is trusted with updates; what it gives away are models. Before a model is released, the
+ * mechanism that it came from is in the ledger, and a round whose mechanism would bring epsilon over the
+ * budget does not begin. */
 #include "server/dp.h"
 
 #include <inttypes.h>
@@ -19,8 +20,11 @@ static const struct option {
     size_t offset;
 } options[] = {
 #define O(field) offsetof(dp_settings, field)
-    {"clip", O(clip)},         {"noise", O(noise)},       {"delta", O(delta)},
-    {"quantile", O(quantile)}, {"denominator", O(denominator)},
+    {"clip", O(clip)},
+    {"noise", O(noise)},
+    {"delta", O(delta)},
+    {"quantile", O(quantile)},
+    {"denominator", O(denominator)},
 };
 #define OPTIONS (sizeof(options) / sizeof(options[0]))
 
@@ -36,7 +40,8 @@ static tn_code parse_one(dp_settings *s, bool *given, const char *item, size_t n
             return tn_fail(err, TN_EINVAL, "--dp: %s is given twice", options[i].name);
         given[i] = true;
         if (equals == NULL || n - name - 1 == 0 || n - name - 1 >= sizeof(number))
-            return tn_fail(err, TN_EINVAL, "--dp: %s needs a number, as in %s=1.0", options[i].name, options[i].name);
+            return tn_fail(err, TN_EINVAL, "--dp: %s needs a number, as in %s=1.0", options[i].name,
+                           options[i].name);
         memcpy(number, equals + 1, n - name - 1);
         number[n - name - 1] = '\0';
         *(double *)(void *)((char *)s + options[i].offset) = strtod(number, &end);
@@ -44,7 +49,8 @@ static tn_code parse_one(dp_settings *s, bool *given, const char *item, size_t n
             return tn_fail(err, TN_EINVAL, "--dp: %s=%s is no number", options[i].name, number);
         return TN_OK;
     }
-    return tn_fail(err, TN_EINVAL, "--dp: there is no \"%.*s\"; there are clip, noise, delta, quantile and denominator",
+    return tn_fail(err, TN_EINVAL,
+                   "--dp: there is no \"%.*s\"; there are clip, noise, delta, quantile and denominator",
                    (int)(name < 40 ? name : 40), item);
 }
 
@@ -59,7 +65,9 @@ tn_code dp_parse(dp_settings *s, const tn_srv_cfg *cfg, tn_err *err) {
 
     memset(s, 0, sizeof(*s));
     if (cfg->dp == NULL)
-        return cfg->dp_budget > 0 ? tn_fail(err, TN_EINVAL, "--dp-budget needs --dp: nothing is spent without it") : TN_OK;
+        return cfg->dp_budget > 0
+                   ? tn_fail(err, TN_EINVAL, "--dp-budget needs --dp: nothing is spent without it")
+                   : TN_OK;
     s->on = true;
     s->delta = 1e-5;
     s->quantile = -1;
@@ -74,7 +82,8 @@ tn_code dp_parse(dp_settings *s, const tn_srv_cfg *cfg, tn_err *err) {
             break;
     }
     if (code == TN_OK && (!given[0] || !given[1]))
-        code = tn_fail(err, TN_EINVAL, "--dp: %s is missing, as in --dp clip=1.0,noise=1.1", given[0] ? "noise" : "clip");
+        code = tn_fail(err, TN_EINVAL, "--dp: %s is missing, as in --dp clip=1.0,noise=1.1",
+                       given[0] ? "noise" : "clip");
     s->multiplier = s->noise;
     if (code == TN_OK && s->quantile >= 0)
         code = check_adaptive(s, err);
@@ -102,8 +111,10 @@ tn_code dp_check(const tn_srv_cfg *cfg, tn_err *err) {
     if (code != TN_OK || !s.on)
         return code;
     if (agg == NULL || (agg->caps & TN_AGG_LINEAR) == 0)
-        return tn_fail(err, TN_EUNSUPPORTED, "--dp needs an aggregator that is a sum of updates; %s is none, so one update "
-                       "could change it by more than the noise covers", cfg->aggregator);
+        return tn_fail(err, TN_EUNSUPPORTED,
+                       "--dp needs an aggregator that is a sum of updates; %s is none, so one update "
+                       "could change it by more than the noise covers",
+                       cfg->aggregator);
     if (!(s.clip > 0 && s.clip <= 1e30))
         return tn_fail(err, TN_EINVAL, "--dp: clip=%g must be more than 0", s.clip);
     if (!(s.denominator > 0 && s.denominator <= 1e9))
@@ -111,14 +122,17 @@ tn_code dp_check(const tn_srv_cfg *cfg, tn_err *err) {
     if (with_one_more(&s, &one, 0, &epsilon, err) != TN_OK)
         return tn_ctx(err, "--dp");
     if (s.budget > 0 && epsilon > s.budget)
-        return tn_fail(err, TN_EINVAL, "--dp-budget %g: one round spends epsilon %.4g at delta %g; more noise spends less "
-                       "(torchnative-ctl dp calibrate)", s.budget, epsilon, s.delta);
+        return tn_fail(err, TN_EINVAL,
+                       "--dp-budget %g: one round spends epsilon %.4g at delta %g; more noise spends less "
+                       "(torchnative-ctl dp calibrate)",
+                       s.budget, epsilon, s.delta);
     return TN_OK;
 }
 
 /* ---- A job ---- */
 
-/* A job that is begun with noise goes on with it; one that was begun without has models that no noise covers. */
+/* A job that is begun with noise goes on with it; one that was begun without has models that no noise
+ * covers. */
 static tn_code same_as_before(srv *s, tn_err *err) {
     const char *now = s->cfg->dp != NULL ? s->cfg->dp : "none";
     char *before = NULL;
@@ -127,7 +141,8 @@ static tn_code same_as_before(srv *s, tn_err *err) {
     if (code == TN_OK && before == NULL && s->model->committed == 0)
         code = journal_set(s->journal, "dp", now, err);
     else if (code == TN_OK && strcmp(before != NULL ? before : "none", now) != 0)
-        code = tn_fail(err, TN_EINVAL, "--dp %s: the job in --state %s was begun with %s; take another --state for another job",
+        code = tn_fail(err, TN_EINVAL,
+                       "--dp %s: the job in --state %s was begun with %s; take another --state for another job",
                        now, s->cfg->state, before != NULL ? before : "none");
     free(before);
     return code;
@@ -151,7 +166,8 @@ tn_code dp_open(srv *s, tn_err *err) {
     tn_dp_grid grid;
     tn_code code;
 
-    if ((code = same_as_before(s, err)) != TN_OK || (code = dp_parse(&s->dp, s->cfg, err)) != TN_OK || !s->dp.on)
+    if ((code = same_as_before(s, err)) != TN_OK || (code = dp_parse(&s->dp, s->cfg, err)) != TN_OK ||
+        !s->dp.on)
         return code;
     if (tn_dp_grid_init(&grid, &s->layout, s->dp.clip, s->dp.multiplier, err) != TN_OK)
         return tn_ctx(err, "--dp");
@@ -177,8 +193,9 @@ bool dp_exhausted(srv *s) {
     }
     if (epsilon <= s->dp.budget)
         return false;
-    tn_log(TN_LOG_INFO, "server", "the privacy budget is spent: one more round would bring epsilon to %.4g of %g at delta %g",
-           epsilon, s->dp.budget, s->dp.delta);
+    tn_log(TN_LOG_INFO, "server",
+           "the privacy budget is spent: one more round would bring epsilon to %.4g of %g at delta %g", epsilon,
+           s->dp.budget, s->dp.delta);
     return true;
 }
 
@@ -202,7 +219,11 @@ static tn_code mean(srv *s, const tn_update *u, size_t n, void *out, ledger_row 
 }
 
 tn_code dp_aggregate(srv *s, uint64_t round, const tn_update *u, size_t n, void *into, tn_err *err) {
-    ledger_row row = {.round = round, .q = s->dp.q, .noise = s->dp.noise, .clip = s->clip, .next_clip = s->clip,
+    ledger_row row = {.round = round,
+                      .q = s->dp.q,
+                      .noise = s->dp.noise,
+                      .clip = s->clip,
+                      .next_clip = s->clip,
                       .delta = s->dp.delta};
     tn_update noisy = {.client = "mean", .examples = 1};
     uint8_t *out = malloc(s->layout.nbytes);
@@ -210,8 +231,9 @@ tn_code dp_aggregate(srv *s, uint64_t round, const tn_update *u, size_t n, void 
                                : tn_fail(err, TN_ENOMEM, "no memory for a mean of %zu bytes", s->layout.nbytes);
 
     if (code == TN_OK && s->dp.budget > 0 && row.epsilon > s->dp.budget)
-        code = tn_fail(err, TN_EINVAL, "the privacy budget is spent: this round would bring epsilon to %.4g of %g",
-                       row.epsilon, s->dp.budget);
+        code =
+            tn_fail(err, TN_EINVAL, "the privacy budget is spent: this round would bring epsilon to %.4g of %g",
+                    row.epsilon, s->dp.budget);
     if (code == TN_OK)
         code = mean(s, u, n, out, &row, err);
     noisy.block = out;
@@ -221,7 +243,8 @@ tn_code dp_aggregate(srv *s, uint64_t round, const tn_update *u, size_t n, void 
         code = ledger_add(s->ledger, &row, err);
     if (code == TN_OK) {
         s->clip = row.next_clip;
-        tn_log(TN_LOG_INFO, "server", "round %" PRIu64 ": epsilon %.4g at delta %g spent so far, updates clipped to %.4g", round,
+        tn_log(TN_LOG_INFO, "server",
+               "round %" PRIu64 ": epsilon %.4g at delta %g spent so far, updates clipped to %.4g", round,
                row.epsilon, row.delta, row.clip);
     }
     free(out);

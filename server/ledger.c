@@ -1,8 +1,9 @@
-/* The ledger: which mechanisms were run on the clients' updates, in a table of state.db beside the journal's.
+/* The ledger: which mechanisms were run on the clients' updates, in a table of state.db beside the
+ * journal's.
  *
- * A row is on the disk before the model that it pays for is written anywhere, so it is never too little; a server
- * that dies between the two pays twice. Rows are only ever added. It has a connection of its own, whose commits are
- * synced whatever --durability says. */
+ * A row is on the disk before the model that it pays for is written anywhere, so it is never too little; a
+ * server that dies between the two pays twice. Rows are only ever added. It has a connection of its own,
+ * whose commits are synced whatever --durability says. */
 #include <sqlite3.h>
 #include <stdlib.h>
 
@@ -27,7 +28,8 @@ static tn_code failed(ledger *l, const char *what, tn_err *err) {
 }
 
 tn_code ledger_open(ledger **out, const char *path, bool make, tn_err *err) {
-    int flags = SQLITE_OPEN_NOMUTEX | (make ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY);
+    int flags =
+        SQLITE_OPEN_NOMUTEX | (make ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY);
     ledger *l = calloc(1, sizeof(*l));
     tn_code code = TN_OK;
 
@@ -41,7 +43,8 @@ tn_code ledger_open(ledger **out, const char *path, bool make, tn_err *err) {
         if (make && (sqlite3_exec(l->db, "PRAGMA synchronous = FULL", NULL, NULL, NULL) != SQLITE_OK ||
                      sqlite3_exec(l->db, schema, NULL, NULL, NULL) != SQLITE_OK))
             code = failed(l, "cannot be made", err);
-        else if (!make && sqlite3_table_column_metadata(l->db, NULL, "privacy", NULL, NULL, NULL, NULL, NULL, NULL) != SQLITE_OK)
+        else if (!make && sqlite3_table_column_metadata(l->db, NULL, "privacy", NULL, NULL, NULL, NULL, NULL,
+                                                        NULL) != SQLITE_OK)
             code = tn_fail(err, TN_ENOTFOUND, "%s has no privacy ledger: its job was begun without --dp", path);
     }
     if (code == TN_OK)
@@ -103,8 +106,9 @@ tn_code ledger_steps(ledger *l, tn_dp_step **out, size_t *n, tn_err *err) {
         step = malloc(sizeof(*step));
     if (rc != SQLITE_DONE || step == NULL) {
         free(step);
-        return rc == SQLITE_DONE || rc == SQLITE_ROW ? tn_fail(err, TN_ENOMEM, "no memory for the privacy ledger")
-                                                     : failed(l, "cannot be read", err);
+        return rc == SQLITE_DONE || rc == SQLITE_ROW
+                   ? tn_fail(err, TN_ENOMEM, "no memory for the privacy ledger")
+                   : failed(l, "cannot be read", err);
     }
     *out = step;
     *n = have;

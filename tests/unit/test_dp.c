@@ -27,7 +27,7 @@ static void fill(void *arg, void *p, size_t n) {
 
 static seeded state;
 static const tn_dp_random source = {fill, &state};
-static tn_layout layout;  /* one of each kind, so that every branch has its tensor */
+static tn_layout layout; /* one of each kind, so that every branch has its tensor */
 static uint8_t *block, *out;
 static int64_t *grid;
 
@@ -131,8 +131,8 @@ START_TEST(back_from_the_grid) {
     memset(out, 0xff, layout.nbytes);
     tn_dp_from_grid(&layout, grid, g.step, out);
     for (size_t i = 0; i < N; i++)
-        ck_assert_double_eq_tol((double)((float *)at(out, "weight"))[i], (double)((float *)at(block, "weight"))[i],
-                                g.step);
+        ck_assert_double_eq_tol((double)((float *)at(out, "weight"))[i],
+                                (double)((float *)at(block, "weight"))[i], g.step);
     ck_assert_double_eq_tol(((double *)at(out, "double"))[4], .002, g.step);
     ck_assert_double_eq_tol((double)((float *)at(out, "complex"))[5], 5e-4, g.step);
     ck_assert_uint_eq(((uint16_t *)at(out, "half"))[6], 0x1400);
@@ -350,7 +350,8 @@ START_TEST(shares_add_up) {
             ck_assert_int_eq(tn_dp_share(&d, &layout, block, &source, grid, NULL), TN_OK);
             for (size_t i = 0; i < d.dimension; i++)
                 sum[i] += (double)grid[i] / d.scale;
-            ck_assert_int_eq(tn_dp_grid_init(&g, &layout, 1e6, 1, NULL), TN_OK); /* to read the numbers in order */
+            ck_assert_int_eq(tn_dp_grid_init(&g, &layout, 1e6, 1, NULL),
+                             TN_OK); /* to read the numbers in order */
             tn_dp_to_grid(&g, &layout, block, grid, NULL);
             for (size_t i = 0; i < d.dimension; i++)
                 want[i] += (double)grid[i] * g.step * fmin(1, 1 / norm);
@@ -366,7 +367,8 @@ START_TEST(shares_add_up) {
 }
 END_TEST
 
-/* Rounding alone (the noise of 1e-6 is none on this grid): unbiased, and within the bound that is accounted for. */
+/* Rounding alone (the noise of 1e-6 is none on this grid): unbiased, and within the bound that is accounted
+ * for. */
 START_TEST(shares_are_rounded_within_the_bound) {
     tn_dp_distributed d = skellam;
     double mean[N + 20] = {0}, worst = 0;
@@ -389,7 +391,8 @@ START_TEST(shares_are_rounded_within_the_bound) {
         ck_assert_double_le(ones, b.l1);
     }
     for (size_t i = 0; i < 5; i++) /* the largest tensor comes second: the doubles lie before it */
-        worst = fmax(worst, fabs(mean[i] - ((double *)at(block, "double"))[i] * 16 / tn_dp_norm(&layout, block)));
+        worst =
+            fmax(worst, fabs(mean[i] - ((double *)at(block, "double"))[i] * 16 / tn_dp_norm(&layout, block)));
     ck_assert_double_lt(worst, 4.5 * .5 / sqrt(200));
 }
 END_TEST

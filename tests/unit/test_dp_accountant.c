@@ -1,5 +1,5 @@
-/* Accountants. The expected epsilons come from Google's dp-accounting 0.6.0 and Opacus 1.6.0, or from closed forms
- * computed here in another way, never from the code under test. */
+/* Accountants. The expected epsilons come from Google's dp-accounting 0.6.0 and Opacus 1.6.0, or from closed
+ * forms computed here in another way, never from the code under test. */
 #include <check.h>
 #include <math.h>
 #include <string.h>
@@ -88,12 +88,18 @@ START_TEST(rdp_of_one_step) {
     static const struct {
         double q, sigma, rdp[7];
     } v[] = {
-        {.01, 1, {1.71813422075e-4, 2.64637574585e-4, 3.63154048911e-4, 8.93643907606e-4, 3.0878507837, 11.246275937,
-                  27.3217318746}},
-        {.1, 2, {.00283622826626, .00437365834858, .00600328296449, .0137254301032, .0452918390836, 1.62720230102,
-                 5.66086725842}},
-        {.5, 2, {.0685987243817, .110023193358, .157368203194, .42374833315, 1.28677333946, 3.28493862054,
-                 7.29585063003}},
+        {.01,
+         1,
+         {1.71813422075e-4, 2.64637574585e-4, 3.63154048911e-4, 8.93643907606e-4, 3.0878507837, 11.246275937,
+          27.3217318746}},
+        {.1,
+         2,
+         {.00283622826626, .00437365834858, .00600328296449, .0137254301032, .0452918390836, 1.62720230102,
+          5.66086725842}},
+        {.5,
+         2,
+         {.0685987243817, .110023193358, .157368203194, .42374833315, 1.28677333946, 3.28493862054,
+          7.29585063003}},
     };
     double rdp;
 
@@ -110,7 +116,8 @@ END_TEST
 
 /* The sum and the integral are two ways to one function. */
 START_TEST(rdp_orders_meet) {
-    static const double q[] = {1e-8, 1e-4, .01, .3, .9, .999}, sigma[] = {.05, .2, .7, 3, 50}, order[] = {2, 5, 33, 257};
+    static const double q[] = {1e-8, 1e-4, .01, .3, .9, .999}, sigma[] = {.05, .2, .7, 3, 50},
+                        order[] = {2, 5, 33, 257};
 
     for (size_t i = 0; i < LEN(q) * LEN(sigma) * LEN(order); i++) {
         tn_dp_step s = gaussian(q[i % LEN(q)], sigma[i / LEN(q) % LEN(sigma)], 1);
@@ -144,7 +151,8 @@ START_TEST(rdp_fractional_between) {
 END_TEST
 
 START_TEST(steps_add_up) {
-    tn_dp_step one = gaussian(.01, 1, 1000), parts[3] = {gaussian(.01, 1, 400), gaussian(.01, 1, 0), gaussian(.01, 1, 600)};
+    tn_dp_step one = gaussian(.01, 1, 1000),
+               parts[3] = {gaussian(.01, 1, 400), gaussian(.01, 1, 0), gaussian(.01, 1, 600)};
     tn_dp_step mixed[2] = {gaussian(1, 20, 50), gaussian(1, 40, 200)}, same = gaussian(1, 2, 1);
 
     ck_assert_double_eq_tol(epsilon(TN_DP_RDP, parts, 3, 1e-5), epsilon(TN_DP_RDP, &one, 1, 1e-5), 1e-12);
@@ -162,7 +170,7 @@ START_TEST(gaussian_mechanism) {
     static const struct {
         double epsilon, delta, sigma;
     } v[] = {
-        {1, 1e-5, 3.730631635}, {.5, 1e-6, 8.057618481}, {8, 1e-5, .600229072}, {.1, 1e-9, 50.209818263},
+        {1, 1e-5, 3.730631635}, {.5, 1e-6, 8.057618481}, {8, 1e-5, .600229072},   {.1, 1e-9, 50.209818263},
         {4.377178096, 1e-5, 1}, {2.254084650, 1e-6, 2},  {9.997256146, 1e-5, .5},
     };
     double got;
@@ -190,8 +198,8 @@ START_TEST(pld_is_the_gaussian_mechanism) {
             double got = epsilon(TN_DP_PLD, &s, 1, delta[i]);
 
             ck_assert_int_eq(tn_dp_gaussian_epsilon(1.5, delta[i], &want, NULL), TN_OK);
-            ck_assert_msg(got >= want - 1e-8 && got <= want + 5e-4, "delta %g, %llu steps: %.9g for %.9g", delta[i],
-                          (unsigned long long)steps[k], got, want);
+            ck_assert_msg(got >= want - 1e-8 && got <= want + 5e-4, "delta %g, %llu steps: %.9g for %.9g",
+                          delta[i], (unsigned long long)steps[k], got, want);
         }
     }
 }
@@ -221,7 +229,8 @@ START_TEST(pld_of_one_sampled_step) {
     for (size_t i = 0; i < LEN(q) * LEN(sigma) * LEN(delta); i++) {
         double a = q[i % LEN(q)], b = sigma[i / LEN(q) % LEN(sigma)], d = delta[i / LEN(q) / LEN(sigma)];
         tn_dp_step s = gaussian(a, b, 1);
-        double e = epsilon(TN_DP_PLD, &s, 1, d), at = fmax(removal_delta(a, b, e), addition_delta(a, b, e)), less;
+        double e = epsilon(TN_DP_PLD, &s, 1, d), at = fmax(removal_delta(a, b, e), addition_delta(a, b, e)),
+               less;
 
         ck_assert_double_le(at, d * (1 + 1e-6)); /* it holds, and it is hardly more than what is needed */
         if (e == 0)
@@ -237,7 +246,8 @@ START_TEST(pld_of_discrete_gaussians) {
         double sigma;
         uint32_t sensitivity;
         double delta, once, ten;
-    } v[] = {{1, 1, 1e-5, 4.430238, 17.865552}, {5, 1, 1e-5, .726643, 2.594187}, {10, 3, 1e-6, 1.292279, 4.602895}};
+    } v[] = {
+        {1, 1, 1e-5, 4.430238, 17.865552}, {5, 1, 1e-5, .726643, 2.594187}, {10, 3, 1e-6, 1.292279, 4.602895}};
 
     for (size_t i = 0; i < LEN(v); i++) {
         tn_dp_step s = {TN_DP_DISCRETE_GAUSSIAN, 1, v[i].sigma / v[i].sensitivity, 1, v[i].sensitivity};
@@ -289,7 +299,8 @@ START_TEST(shared_noise) {
     tn_dp_spent spent;
 
     for (size_t i = 0; i < LEN(v); i++) {
-        tn_dp_distributed d = {TN_DP_SKELLAM, v[i].scale, v[i].sigma, v[i].clients, v[i].clip, v[i].beta, v[i].dimension};
+        tn_dp_distributed d = {TN_DP_SKELLAM, v[i].scale, v[i].sigma,    v[i].clients,
+                               v[i].clip,     v[i].beta,  v[i].dimension};
 
         ck_assert_int_eq(tn_dp_rounded_bounds(&d, &b, NULL), TN_OK);
         ck_assert_double_eq_tol(b.l2 / d.scale, v[i].l2, 1e-6);
@@ -335,7 +346,8 @@ START_TEST(calibrates) {
     for (size_t i = 0; i < LEN(v); i++) {
         tn_dp_step s = gaussian(v[i].q, 1, v[i].steps);
 
-        ck_assert_int_eq(tn_dp_calibrate(v[i].how, v[i].epsilon, v[i].q, v[i].steps, 1e-5, NULL, 0, &s.sigma, NULL), TN_OK);
+        ck_assert_int_eq(
+            tn_dp_calibrate(v[i].how, v[i].epsilon, v[i].q, v[i].steps, 1e-5, NULL, 0, &s.sigma, NULL), TN_OK);
         ck_assert_double_le(epsilon(v[i].how, &s, 1, 1e-5), v[i].epsilon);
         s.sigma *= 1 - 2 * v[i].close;
         ck_assert_double_gt(epsilon(v[i].how, &s, 1, 1e-5), v[i].epsilon);
@@ -359,7 +371,8 @@ static void refused(tn_dp_accountant how, tn_dp_step s, double delta, const doub
 }
 
 START_TEST(refuses_by_name) {
-    static const double bad[] = {(double)NAN, -1, 0, HUGE_VAL, -HUGE_VAL}, low[] = {2, 1}, none[] = {2, (double)NAN};
+    static const double bad[] = {(double)NAN, -1, 0, HUGE_VAL, -HUGE_VAL}, low[] = {2, 1},
+                        none[] = {2, (double)NAN};
     tn_dp_distributed d = {TN_DP_SKELLAM, 1024, .1, 100, 1, 0, 1000};
     tn_dp_step s = gaussian(.1, 1, 10);
     tn_dp_spent spent;

@@ -1,5 +1,5 @@
-/* Discrete noise: against its probabilities, with seeds, so that a run that passes passes always. Each check is also
- * shown a distribution that is slightly wrong, and must see it. */
+/* Discrete noise: against its probabilities, with seeds, so that a run that passes passes always. Each check
+ * is also shown a distribution that is slightly wrong, and must see it. */
 #include <check.h>
 #include <math.h>
 #include <sodium.h>
@@ -101,7 +101,8 @@ START_TEST(gaussian_distribution) {
     int64_t *x = draw(TN_DP_SAMPLE_GAUSSIAN, v, 1 + (uint64_t)_i, DRAWS);
 
     ck_assert_double_lt(fabs(chi_square(x, DRAWS, gaussian_pmf, v)), 4);
-    ck_assert_double_gt(chi_square(x, DRAWS, gaussian_pmf, v * 1.05), 4); /* sees 2.5 % of a standard deviation */
+    ck_assert_double_gt(chi_square(x, DRAWS, gaussian_pmf, v * 1.05),
+                        4); /* sees 2.5 % of a standard deviation */
     free(x);
 }
 END_TEST
@@ -197,7 +198,8 @@ START_TEST(poisson_table) {
         ck_assert_int_eq(tni_poisson_init(&p, num, den, NULL), TN_OK);
         total = (double)p.upto[p.n - 1];
         for (size_t k = 0; k < p.n; k += 1 + p.n / 500) {
-            double weight = (double)(p.upto[k] - (k > 0 ? p.upto[k - 1] : 0)), want = poisson_pmf(mean, p.first + (int64_t)k);
+            double weight = (double)(p.upto[k] - (k > 0 ? p.upto[k - 1] : 0)),
+                   want = poisson_pmf(mean, p.first + (int64_t)k);
 
             if (want > 1e-25) /* of lgamma, which loses digits in large arguments */
                 ck_assert_double_eq_tol(weight / total / want, 1, 1e-8);
