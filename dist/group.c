@@ -480,6 +480,25 @@ static tn_code name_missing(tn_pg *g, const meeting *m, int missing, tn_err *err
     return TN_ETIMEDOUT;
 }
 
+/* Ranks of several hosts, of which some can be reached on their own host only: whoever dials those would meet itself, or
+ * nobody. */
+static tn_code check_addresses(const tn_pg *g, tn_err *err) {
+    int local = -1, other = -1, i;
+
+    for (i = 0; i < g->size; i++) {
+        if (tn_tx_url_is_local(g->addr[i]))
+            local = local < 0 ? i : local;
+        else
+            other = other < 0 ? i : other;
+    }
+    if (local < 0 || other < 0)
+        return TN_OK;
+    return tn_fail(err, TN_EINVAL,
+                   "group '%s': rank %d listens at %s, which other hosts cannot reach, and rank %d at %s: give rank %d "
+                   "an address on the network (TN_IFACE, or the option `host`)",
+                   g->name, local, g->addr[local], other, g->addr[other], local);
+}
+
 static tn_code meet(tn_pg *g, const tn_store *store, tn_err *err) {
     const char *url;
     meeting m = {.store = store, .began = tn_now()};
@@ -507,7 +526,7 @@ static tn_code meet(tn_pg *g, const tn_store *store, tn_err *err) {
         if (code == TN_ETIMEDOUT)
             code = name_missing(g, &m, i, err);
     }
-    return code;
+    return code == TN_OK ? check_addresses(g, err) : code;
 }
 
 void tni_group_enroll(tn_pg *g) {

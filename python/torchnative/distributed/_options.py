@@ -79,7 +79,13 @@ def _address(store):
     host = _store_host(store)
     if host is None or _is_loopback(host):
         return _LOOPBACK
-    return _tn.route_address(host)
+    address = _tn.route_address(host)
+    if _is_loopback(address):
+        # The store's host is this one, and /etc/hosts gives its name a loopback address, which is of no use to other hosts.
+        others = [pair for pair in _addresses() if not _is_loopback(pair[1])]
+        if len({interface for interface, _ in others}) == 1:
+            return others[0][1]
+    return address
 
 
 def _interface_address(name):
@@ -87,17 +93,35 @@ def _interface_address(name):
         return str(ipaddress.ip_address(name))
     except ValueError:
         pass
+    for interface, address in _addresses():
+        if interface == name:
+            return address
+    known = ", ".join(dict.fromkeys(interface for interface, _ in _addresses()))
+    raise ValueError(f"TN_IFACE={name!r} is neither an address nor an interface with one; there are {known}")
+
+
+def _addresses():
+    """Pairs of an interface's name and an address, IPv4 first: those that other hosts can be told."""
     import fcntl
 
-    siocgifaddr = 0x8915
+    siocgifaddr, found = 0x8915, []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # no IPv4 address
+                continue
+            found.append((name, socket.inet_ntoa(answer[20:24])))
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            answer = fcntl.ioctl(probe.fileno(), siocgifaddr, struct.pack("256s", name.encode()[:15]))
-    except OSError as error:
-        known = ", ".join(found for _, found in socket.if_nameindex())
-        raise ValueError(f"TN_IFACE={name!r} is neither an address nor an interface with an IPv4 address ({error.strerror}); "
-                         f"there are {known}") from None
-    return socket.inet_ntoa(answer[20:24])
+        with open("/proc/net/if_inet6") as table:
+            for line in table:
+                digits, _, _, _, _, name = line.split()
+                address = ipaddress.IPv6Address(int(digits, 16))
+                if not address.is_link_local:
+                    found.append((name, str(address)))
+    except FileNotFoundError:  # no IPv6 here
+        pass
+    return found
 
 
 def _store_host(store):
