@@ -2,6 +2,8 @@
  * and size against values computed here; point to point; strangers; leaving. Options: dist_rank.h. */
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
+#include <time.h>
 
 #include "tests/sim/dist_rank.h"
 
@@ -718,6 +720,106 @@ static void mode_leave(void) {
     }
     g = NULL;
 }
+/* ---- Every collective once, and what a rank may do meanwhile ---- */
+
+#define EACH 11
+
+static void each(int k) {
+    int root = k % opt.size;
+
+    switch (k) {
+    case 0:
+        check_allreduce(TN_SUM, TN_F32, 1000, PACKED);
+        break;
+    case 1:
+        check_allreduce(TN_MAX, TN_I32, 100003, COLUMN);
+        break;
+    case 2:
+        check_broadcast(TN_F64, 50000, PACKED, root);
+        break;
+    case 3:
+        check_reduce(TN_SUM, TN_BF16, 1000, COLUMN, root);
+        break;
+    case 4:
+        check_reduce(TN_AVG, TN_F32, 30000, PACKED, root);
+        break;
+    case 5:
+        check_allgather(TN_U8, 3000, PACKED);
+        break;
+    case 6:
+        check_reduce_scatter(TN_SUM, TN_I64, 2000, REVERSED_ROWS);
+        break;
+    case 7:
+        check_gather(TN_F16, 3000, PACKED, root);
+        break;
+    case 8:
+        check_scatter(TN_C64, 3000, COLUMN, root);
+        break;
+    case 9:
+        check_alltoall(TN_I32, 2000, PACKED);
+        break;
+    default:
+        barrier();
+        break;
+    }
+}
+
+/* Before each of them another rank is late. */
+static void mode_each_slow(void) {
+    struct timespec late = {.tv_nsec = 300 * TN_MS};
+    int k;
+
+    for (k = 0; k < EACH; k++) {
+        if (opt.rank == k % opt.size)
+            nanosleep(&late, NULL);
+        each(k);
+    }
+    compare_digests();
+}
+
+/* Before each of them another rank stops; the test lets it go on. */
+static void mode_each_stopped(void) {
+    int k;
+
+    for (k = 0; k < EACH; k++) {
+        if (opt.rank == k % opt.size)
+            raise(SIGSTOP);
+        each(k);
+    }
+    compare_digests();
+}
+
+static int64_t each_began;
+
+static void the_victim_is_named(tn_code code, const tn_err *err) {
+    char words[32];
+
+    when_it_fails = NULL;
+    snprintf(words, sizeof(words), "rank %d is gone", opt.victim);
+    must_fail(code, err, TN_EPEER, words, each_began, 5 * TN_SECOND);
+    tn_pg_free(g, 10 * TN_SECOND);
+    exit(0);
+}
+
+/* The victim is killed before one of them. Who does not need it there hears of it in the barrier at the latest.
+ * */
+static void mode_each_killed(void) {
+    int k;
+
+    for (k = 0; k < EACH; k++) {
+        if (k == opt.which) {
+            gate("here");
+            if (opt.rank == opt.victim)
+                raise(SIGKILL);
+            when_it_fails = the_victim_is_named;
+            each_began = tn_now();
+        }
+        each(k);
+    }
+    barrier();
+    die("nobody missed rank %d", opt.victim);
+}
+
 /* What depends on the way between hosts, not on dtypes. */
 static void mode_hosts(void) {
     int root;
@@ -738,6 +840,9 @@ int main(int argc, char **argv) {
     static const mode modes[] = {
         {"grid", mode_grid, false},
         {"hosts", mode_hosts, false},
+        {"each_slow", mode_each_slow, false},
+        {"each_stopped", mode_each_stopped, false},
+        {"each_killed", mode_each_killed, false},
         {"p2p", mode_p2p, false},
         {"strangers", mode_strangers, false},
         {"leave", mode_leave, false},

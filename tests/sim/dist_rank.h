@@ -43,7 +43,12 @@ static inline void die(const char *fmt, ...) {
     _exit(1);
 }
 
+/* What to do instead of dying of an error, where one is to come. */
+static void (*when_it_fails)(tn_code code, const tn_err *err);
+
 static inline void need(tn_code code, const tn_err *err) {
+    if (code != TN_OK && when_it_fails != NULL)
+        when_it_fails(code, err);
     if (code != TN_OK)
         die("%s: %s", tn_code_name(code), err->msg);
 }

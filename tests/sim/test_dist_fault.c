@@ -145,6 +145,48 @@ START_TEST(slow_is_not_dead) {
 }
 END_TEST
 
+/* ---- Every collective, with up to 16 ranks ---- */
+
+#define MANY (SANITISED ? 5 : 16)
+#define EACH 11 /* as in dist_rank.c */
+
+START_TEST(each_slow) {
+    world w;
+
+    program_name = "dist_rank";
+    w = begin(_i == 0 ? MANY : 7, -1, "mode=each_slow", NULL);
+    end(&w, -1);
+}
+END_TEST
+
+START_TEST(each_stopped) {
+    world w;
+    int k;
+
+    program_name = "dist_rank";
+    w = begin(MANY, -1, "mode=each_stopped", NULL);
+    for (k = 0; k < EACH; k++) {
+        await_stopped(w.pid[k % MANY]);
+        pause_for(200 * TN_MS);
+        kill(w.pid[k % MANY], SIGCONT);
+    }
+    end(&w, -1);
+}
+END_TEST
+
+START_TEST(each_killed) {
+    char victim[32], which[32];
+    int v = (_i * 7 + 3) % MANY;
+    world w;
+
+    program_name = "dist_rank";
+    snprintf(victim, sizeof(victim), "victim=%d", v);
+    snprintf(which, sizeof(which), "which=%d", _i);
+    w = begin(MANY, -1, "mode=each_killed", victim, which, NULL);
+    end(&w, v);
+}
+END_TEST
+
 /* ---- What is left ---- */
 
 /* Ranks put their sockets into a folder of this test's own, which must be empty in the end. */
@@ -228,6 +270,9 @@ static Suite *suite(void) {
     tcase_add_loop_test(f, stopped_and_let_go, 0, 2);
     tcase_add_loop_test(f, stopped_too_long_is_named, 0, 3);
     tcase_add_test(f, slow_is_not_dead);
+    tcase_add_loop_test(f, each_slow, 0, 2);
+    tcase_add_test(f, each_stopped);
+    tcase_add_loop_test(f, each_killed, 0, EACH);
     tcase_add_loop_test(f, nothing_is_left, 0, 3);
     tcase_add_loop_test(f, nothing_is_left_of_the_dead, 0, 3);
     tcase_add_test(f, old_sockets_go);
