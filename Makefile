@@ -275,8 +275,8 @@ ruff: $(VENV)/.requirements  ## mistakes in Python
 # ---- the rest -------------------------------------------------------------------------------------------------------
 
 .PHONY: run bench arm64 install
-run: all python  ## the main job: a federation on real data (MODE=collective: over torchrun, without a server)
-	@$(PY) examples/digits/run.py $(if $(MODE),--mode $(MODE)) $(ARGS)
+run: all python  ## the main job: a federation on real data (MODE=collective: over torchrun; DP=1 or DP=SPEC: with noise)
+	@$(PY) examples/digits/run.py $(if $(MODE),--mode $(MODE)) $(if $(DP),--dp $(filter-out 1,$(DP))) $(ARGS)
 
 .venv-flower/.requirements: tests/requirements-flower.txt $(PY)
 	@echo "  VENV  .venv-flower ($<)"

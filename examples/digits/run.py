@@ -24,6 +24,7 @@ import task
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parent.parent
 SHUT_DOWN_SECONDS = 30
+NOISE = "clip=0.5,noise=1"  # of --dp: eight clients hide little of each other, so it costs accuracy
 
 
 class Failed(Exception):
@@ -73,7 +74,7 @@ def show(record: dict, rounds: int) -> None:
     )
 
 
-def with_server(out: Path, rounds: int, clients: int) -> list[dict]:
+def with_server(out: Path, rounds: int, clients: int, dp: str | None) -> list[dict]:
     """Starts the server and the clients and follows the rounds until the server ends. Returns a record for each round."""
     state, certs = out / "state", out / "certs"
     initial = out / "initial.safetensors"
@@ -87,7 +88,8 @@ def with_server(out: Path, rounds: int, clients: int) -> list[dict]:
             "server",
             [tools / "torchnative-server", "--listen", "tls+tcp://localhost:0", "--state", state, "--model", initial]
             + ["--rounds", rounds, "--start-clients", clients, "--min-clients", 1, "--keep", rounds + 1]
-            + ["--tls-cert", certs / "server.pem", "--tls-key", certs / "server.key", "--tls-ca", certs / "ca.pem"],
+            + ["--tls-cert", certs / "server.pem", "--tls-key", certs / "server.key", "--tls-ca", certs / "ca.pem"]
+            + (["--dp", dp] if dp else []),
         )
         url = wait_for_endpoint(server, processes, state / "endpoint")
         print(f"server    {url} with mutual TLS, state in {shown(state)}", flush=True)
@@ -157,7 +159,7 @@ def participants(journal: sqlite3.Connection, number: int, attempt: int) -> tupl
     return [int(client.rsplit("-", 1)[1]) - 1 for client, _, _ in rows], mean
 
 
-def with_torchrun(out: Path, rounds: int, clients: int) -> list[dict]:
+def with_torchrun(out: Path, rounds: int, clients: int, dp: str | None) -> list[dict]:
     """Runs collective.py under torchrun and follows what rank 0 prints."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", clients]
     command += [HERE / "collective.py", "--rounds", rounds, "--data", out / "data", "--out", out]
@@ -205,10 +207,15 @@ def main() -> int:
     parser.add_argument("--mode", choices=("server", "collective"), default="server")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument(
+        "--dp", metavar="SPEC", nargs="?", const=NOISE, help=f"central differential privacy, as the server's --dp (default: {NOISE})"
+    )
     parser.add_argument("--out", type=Path, default=TOP / "runs" / "digits", help="made anew at each run")
     options = parser.parse_args()
     if options.rounds < 1 or options.clients < 1:
         parser.error("--rounds and --clients must be at least 1")
+    if options.dp and options.mode != "server":
+        parser.error("--dp needs the server; over a group give the Engine privacy=[federated.CentralDP(...)]")
 
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -218,7 +225,7 @@ def main() -> int:
     task.write_shares(out / "data", options.clients)
     runner = with_server if options.mode == "server" else with_torchrun
     try:
-        records = runner(out, options.rounds, options.clients)
+        records = runner(out, options.rounds, options.clients, options.dp)
     except Failed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -230,16 +237,27 @@ def main() -> int:
     final = load_file(out / "model.safetensors")
     plain = reference.federation([record["clients"] for record in records], options.clients)
     central = task.accuracy(reference.centralised(options.rounds), x_test, y_test)
-    difference = max((final[name].double() - value.double()).abs().max().item() for name, value in plain.state_dict().items())
+    if options.dp:  # noise is a difference from the reference that nobody can tell from a wrong one
+        mark = spent(out / "state")
+    else:
+        difference = max((final[name].double() - value.double()).abs().max().item() for name, value in plain.state_dict().items())
+        mark = f"max_diff={difference:.1e}"
     picture(out / "accuracy.png", records, central)
     seconds = sum(record["seconds"] for record in records) / len(records)
     print(f"picture   {shown(out / 'accuracy.png')}")
     print(
         f"result: accuracy={records[-1]['accuracy']:.4f} reference={task.accuracy(plain, x_test, y_test):.4f}"
-        f" centralised={central:.4f} max_diff={difference:.1e} rounds={len(records)} clients={options.clients}"
+        f" centralised={central:.4f} {mark} rounds={len(records)} clients={options.clients}"
         f" seconds_per_round={seconds:.3f} model={shown(out / 'model.safetensors')}"
     )
     return 0
+
+
+def spent(state: Path) -> str:
+    """What the job's ledger says."""
+    command = [TOP / "build" / "bin" / "torchnative-ctl", "dp", "ledger", "--state", state, "--json"]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return f"epsilon={told['epsilon']:.4g} delta={told['delta']:g}"
 
 
 def shown(path: Path) -> str:

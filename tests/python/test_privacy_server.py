@@ -2,12 +2,14 @@
 
 import json
 import math
+import re
 import sqlite3
 import subprocess
 from pathlib import Path
 
 import pytest
 import torch
+from test_digits import run_digits
 from test_federated import SERVER, Server, adds, in_threads
 from test_privacy import ctl
 
@@ -189,3 +191,10 @@ def test_wrong_settings_are_named(tmp_path, flags, text):
     command = [SERVER, "--listen", "tcp://127.0.0.1:0", "--state", tmp_path / "state", "--rounds", "1", "--check", *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2 and text in done.stderr, done.stderr
+
+
+def test_the_main_job_with_noise(tmp_path):
+    text, _ = run_digits(tmp_path / "digits", "--rounds", "8", "--dp", "clip=1,noise=0.2,delta=1e-6")
+    match = re.search(r"^result: accuracy=(\S+) reference=\S+ centralised=\S+ epsilon=(\S+) delta=1e-06 rounds=8 clients=8 ", text, re.MULTILINE)
+    assert match and float(match[1]) > 0.6, text
+    assert float(match[2]) == pytest.approx(privacy.epsilon(q=1, sigma=0.2, steps=8, delta=1e-6), rel=1e-3)
