@@ -480,8 +480,8 @@ static tn_code name_missing(tn_pg *g, const meeting *m, int missing, tn_err *err
     return TN_ETIMEDOUT;
 }
 
-/* Ranks of several hosts, of which some can be reached on their own host only: whoever dials those would meet itself, or
- * nobody. */
+/* Ranks of several hosts, of which some can be reached on their own host only: whoever dials those would meet
+ * itself, or nobody. */
 static tn_code check_addresses(const tn_pg *g, tn_err *err) {
     int local = -1, other = -1, i;
 
@@ -494,8 +494,8 @@ static tn_code check_addresses(const tn_pg *g, tn_err *err) {
     if (local < 0 || other < 0)
         return TN_OK;
     return tn_fail(err, TN_EINVAL,
-                   "group '%s': rank %d listens at %s, which other hosts cannot reach, and rank %d at %s: give rank %d "
-                   "an address on the network (TN_IFACE, or the option `host`)",
+                   "group '%s': rank %d listens at %s, which other hosts cannot reach, and rank %d at %s: give "
+                   "rank %d an address on the network (TN_IFACE, or the option `host`)",
                    g->name, local, g->addr[local], other, g->addr[other], local);
 }
 
@@ -652,8 +652,11 @@ static bool quiet(tn_pg *g) {
 
 /* With the lock held. */
 static void wait_until(tn_pg *g, bool (*until)(tn_pg *), int64_t deadline) {
-    while (!until(g) && tn_now() < deadline)
-        (void)tn_cond_wait_until(&g->wake, &g->lock, deadline);
+    while (!until(g) && tn_now() < deadline) {
+        (void)tn_cond_wait_until(&g->wake, &g->lock, deadline < g->watch_at ? deadline : g->watch_at);
+        if (g->closing && tn_now() >= g->watch_at)
+            tni_watch_tick(g, tn_now()); /* a host that is gone does not say good-bye */
+    }
 }
 
 void tn_pg_free(tn_pg *g, int64_t timeout_ns) {
@@ -672,6 +675,7 @@ void tn_pg_free(tn_pg *g, int64_t timeout_ns) {
         wait_until(g, idle, TN_FOREVER); /* bounded by quiesce: nothing waits for a peer any more */
     }
     g->closing = true;
+    g->watch_at = tn_deadline_after(tn_now(), TNI_PATIENCE);
     for (i = 0; i < g->size * TNI_KINDS; i++)
         tni_link_bye(&g->links[i]);
     farewell = tn_deadline_after(tn_now(), FAREWELL);

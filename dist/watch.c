@@ -34,6 +34,8 @@ static bool elsewhere(const tni_link *l) {
 static bool waited_for(const tn_pg *g, const tni_link *l) {
     const tni_p2p *op;
 
+    if (g->closing)
+        return l->state == TNI_OPEN; /* for its BYE */
     if (l->kind == TNI_COLL)
         return l->expect_head != NULL || l->body != NULL || l->out_head != NULL;
     for (op = g->p2p; op != NULL; op = op->next)

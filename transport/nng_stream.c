@@ -318,6 +318,14 @@ typedef struct nng_ep {
     nng_stream_dialer *d;
 } nng_ep;
 
+/* NNG takes a dial that ended without a route for a success now and then: the socket then has no peer. It may also have been
+ * reset meanwhile; another attempt tells. */
+static bool dial_is_void(nng_stream *s, const tni_ep *ep) {
+    nng_sockaddr peer;
+
+    return ep->at.kind != TNI_IPC && nng_stream_get_addr(s, NNG_OPT_REMADDR, &peer) != 0;
+}
+
 static void ep_came(void *arg) {
     tni_ep *ep = arg;
     nng_ep *ne = ep->impl;
@@ -325,7 +333,11 @@ static void ep_came(void *arg) {
     tn_tx_conn *c = NULL;
     tn_err e = TN_ERR_INIT;
 
-    if (rv == 0) {
+    if (rv == 0 && !ep->listener && dial_is_void(nng_aio_get_output(ne->aio, 0), ep)) {
+        nng_stream_free(nng_aio_get_output(ne->aio, 0));
+        tn_fail(&e, TN_EPEER, "dial %s: the connection broke at once", ep->url);
+        e.sys = EHOSTUNREACH;
+    } else if (rv == 0) {
         c = conn_new(nng_aio_get_output(ne->aio, 0), ep);
         if (c == NULL)
             rv = NNG_ENOMEM;

@@ -364,7 +364,7 @@ static void mode_slow(void) {
 
 /* The victim's host goes silent (the test cuts its cable): everybody else names it within 5 s of the cut.
  * `which`: in the middle of a loop; while it does nothing and the others wait; before anything was sent; point
- * to point. */
+ * to point; when all leave. */
 static void mode_silent(void) {
     tn_tensor t = tn_tensor_flat(big, TN_F32, 10);
     tn_err err = TN_ERR_INIT;
@@ -376,6 +376,16 @@ static void mode_silent(void) {
     if (opt.which != 2)
         need(sum_round(0, NULL, &err), &err);
     gate("ready");
+    if (opt.which == 4) { /* nobody waits for anything, and then all leave */
+        int64_t cut = time_of("cut");
+
+        tn_pg_free(g, 60 * TN_SECOND);
+        g = NULL;
+        if (opt.rank != opt.victim && tn_now() - cut > 8 * TN_SECOND)
+            die("leaving took %.3f s", (double)(tn_now() - cut) / 1e9);
+        gate("over");
+        return;
+    }
     if (opt.which != 0 && opt.rank == opt.victim) {
         (void)time_of("cut");
         gate("over");

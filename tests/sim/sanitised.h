@@ -1,4 +1,5 @@
-/* Whether this program is built with a sanitiser, which makes everything some ten times slower: grids are thinner then. */
+/* Whether this program is built with a sanitiser, which makes everything some ten times slower: grids are
+ * thinner then. */
 #ifndef TN_TESTS_SANITISED_H
 #define TN_TESTS_SANITISED_H
 

@@ -199,7 +199,7 @@ static Suite *suite(bool ready) {
     tcase_add_checked_fixture(t, setup, teardown);
     tcase_add_loop_test(t, grid, 0, 2);
     tcase_add_loop_test(t, grid_tls, 0, 2);
-    tcase_add_loop_test(t, silent_host, 0, 4);
+    tcase_add_loop_test(t, silent_host, 0, 5);
     tcase_add_test(t, stopped_is_not_silent);
     tcase_add_test(t, short_cut);
     tcase_add_test(t, split);
