@@ -65,6 +65,15 @@ static void cable(int host, bool in) {
     ck_assert_int_eq(ip("-n %s link set cable%d %s", names[HOSTS], host, in ? "up" : "down"), 0);
 }
 
+/* A test that failed may have left a cable out. */
+static void setup_net(void) {
+    int i;
+
+    for (i = 0; i < HOSTS; i++)
+        cable(i, true);
+    setup();
+}
+
 static const char *host_v4(int rank, const char **address) {
     static const char *const at[HOSTS] = {"10.97.0.1", "10.97.0.2", "10.97.0.3", "10.97.0.4"};
 
@@ -196,7 +205,7 @@ static Suite *suite(bool ready) {
         tcase_add_test(t, skipped);
         return s;
     }
-    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_checked_fixture(t, setup_net, teardown);
     tcase_add_loop_test(t, grid, 0, 2);
     tcase_add_loop_test(t, grid_tls, 0, 2);
     tcase_add_loop_test(t, silent_host, 0, 5);
