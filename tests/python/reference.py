@@ -4,6 +4,8 @@ Values are computed from all ranks' inputs. Inputs differ by rank and by element
 enough for every dtype to hold them and their reductions exactly, so that any correct backend ends with the same bits.
 """
 
+import functools
+
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
@@ -16,6 +18,7 @@ INTEGERS = UNSIGNED + [torch.int8, torch.int16, torch.int32, torch.int64]
 COMPLEX = [torch.complex64, torch.complex128]
 DTYPES = [torch.bool, *INTEGERS, *FLOATS, *COMPLEX, *FLOAT8, E8M0]
 OPS = ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM"]
+PERIOD = 1009  # after which values repeat: a prime, so that no part of a message that lands in another's place goes unseen
 FACTOR = 0.5  # of PREMUL_SUM: a power of two, which keeps sums exact
 
 
@@ -37,22 +40,34 @@ def reduce_op(op):
     return dist._make_nccl_premul_sum(FACTOR) if op == "PREMUL_SUM" else getattr(ReduceOp, op)
 
 
-def values(rank, shape, dtype, op="SUM"):
-    count = torch.Size(shape).numel()
-    base = (torch.arange(count) * 5 + rank * 3) % 7
+@functools.lru_cache(512)
+def _table(rank, dtype, op):
+    """One period of a rank's values."""
+    base = torch.randint(7, [PERIOD], generator=torch.Generator().manual_seed(rank))
     if dtype == torch.bool:
-        return (base % 3 == rank % 2).view(shape)
+        return base % 2 == rank % 2
     if dtype == E8M0:
-        return (2.0 ** (base % 4)).to(dtype).view(shape)
+        return (2.0 ** (base % 4)).to(dtype)
     if dtype.is_complex:
-        return torch.complex((base - 3).double(), (4 - base).double()).to(dtype).view(shape)
+        return torch.complex((base - 3).double(), (base.roll(1) - 2).double()).to(dtype)
     if op == "PRODUCT":
         base = base % 2 + 1
         if dtype not in UNSIGNED:
-            base = base * (1 - 2 * ((torch.arange(count) + rank) % 2))
+            base[::3] *= -1
     elif dtype not in UNSIGNED:
         base = base - 3
-    return base.to(dtype).view(shape)
+    return base.to(dtype)
+
+
+def _tiled(table, count, start=0):
+    """`count` elements of a row that repeats `table`, from place `start` on."""
+    plain = table.view(torch.uint8) if table.itemsize == 1 else table
+    start %= PERIOD
+    return plain.repeat((start + count) // PERIOD + 1)[start : start + count].clone().view(table.dtype)
+
+
+def values(rank, shape, dtype, op="SUM", start=0):
+    return _tiled(_table(rank, dtype, op), torch.Size(shape).numel(), start).view(shape)
 
 
 def _wide(tensor):
@@ -64,7 +79,9 @@ def _wide(tensor):
 
 
 def expected(op, inputs, dtype):
-    """The reduction in a wide dtype, rounded once."""
+    """The reduction of such values in a wide dtype, rounded once. Of a long row one period is computed."""
+    if inputs[0].dim() == 1 and inputs[0].numel() > PERIOD:
+        return _tiled(expected(op, [tensor[:PERIOD] for tensor in inputs], dtype), inputs[0].numel())
     stack = torch.stack([_wide(tensor) for tensor in inputs])
     if op in ("SUM", "PREMUL_SUM"):
         out = stack.sum(0) * (FACTOR if op == "PREMUL_SUM" else 1)
@@ -74,6 +91,10 @@ def expected(op, inputs, dtype):
             out = torch.view_as_complex(torch.view_as_real(out) / len(inputs))
         else:
             out = out / len(inputs) if dtype.is_floating_point else out.div(len(inputs), rounding_mode="trunc")
+    elif op == "PRODUCT" and dtype.is_complex:  # step by step, for the signs of zeros
+        out = stack[0]
+        for row in stack[1:]:
+            out = torch.complex(out.real * row.real - out.imag * row.imag, out.real * row.imag + out.imag * row.real)
     elif op == "PRODUCT":
         out = stack.prod(0)
     elif op == "MIN":
@@ -145,27 +166,28 @@ def reduce(call):
     return [(mine, call.reduced(inputs))] if call.rank == call.root else []
 
 
+def _reduce_scatter(call, sizes):
+    def part(rank, to):
+        return values(rank + 10 * to, [sizes[to]], call.dtype, call.op)
+
+    out = call.blank(sizes[call.rank])
+    call.run(dist.reduce_scatter, out, [part(call.rank, to) for to in range(call.size)], reduce_op(call.op))
+    return [(out, call.reduced([part(rank, call.rank) for rank in range(call.size)]))]
+
+
 def reduce_scatter(call):
     sizes = [call.count + part for part in range(call.size)]
-    inputs = [[values(rank + 2 * part, [sizes[part]], call.dtype, call.op) for part in range(call.size)] for rank in range(call.size)]
-    out = call.blank(sizes[call.rank])
-    call.run(dist.reduce_scatter, out, inputs[call.rank], reduce_op(call.op))
-    return [(out, call.reduced([row[call.rank] for row in inputs]))]
+    return _reduce_scatter(call, sizes)
 
 
 def reduce_scatter_equal(call):
-    inputs = [[values(rank + 2 * part, [call.count], call.dtype, call.op) for part in range(call.size)] for rank in range(call.size)]
-    out = call.blank()
-    call.run(dist.reduce_scatter, out, inputs[call.rank], reduce_op(call.op))
-    return [(out, call.reduced([row[call.rank] for row in inputs]))]
+    return _reduce_scatter(call, [call.count] * call.size)
 
 
 def reduce_scatter_tensor(call):
-    inputs = call.inputs(call.size * call.count)
     out = call.blank()
-    call.run(dist.reduce_scatter_tensor, out, inputs[call.rank], reduce_op(call.op))
-    mine = slice(call.rank * call.count, (call.rank + 1) * call.count)
-    return [(out, call.reduced([tensor[mine] for tensor in inputs]))]
+    call.run(dist.reduce_scatter_tensor, out, values(call.rank, [call.size * call.count], call.dtype, call.op), reduce_op(call.op))
+    return [(out, call.reduced([values(rank, [call.count], call.dtype, call.op, call.rank * call.count) for rank in range(call.size)]))]
 
 
 # ---- moves ----

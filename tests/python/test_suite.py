@@ -31,8 +31,8 @@ def test_what_is_not_listed_may_not():
 
 
 def test_what_is_listed_passes_in_the_other_run():
-    assert "does not pass in run masquerade" in judged("masquerade", "test_named", "failed")[0]
-    assert "does not pass in run tn" in judged("tn", "test_log", "skipped")[0]
+    assert any("does not pass in run masquerade" in line for line in judged("masquerade", "test_named", "failed"))
+    assert any("does not pass in run tn" in line for line in judged("tn", "test_log", "skipped"))
 
 
 def test_a_list_that_is_out_of_date():
