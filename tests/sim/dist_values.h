@@ -62,7 +62,8 @@ static inline void fill(uint8_t *p, tn_dtype d, size_t n, int rank, unsigned sal
 }
 
 /* What `op` over all ranks' values gives. */
-static inline void expect_reduced(uint8_t *out, tn_op op, tn_dtype d, size_t n, unsigned salt, const double *weights) {
+static inline void expect_reduced(uint8_t *out, tn_op op, tn_dtype d, size_t n, unsigned salt,
+                                  const double *weights) {
     const void *src[MAX_RANKS];
     uint8_t *all[MAX_RANKS];
     int r;
