@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TORCH_MAX_DIMS 64
+
 /* torch's dtypes as a dict; imports torch on the first use. */
 static PyObject *dtypes_of(tni_state *st) {
     PyObject *helper, *done;
@@ -53,12 +55,12 @@ bool tni_dtype_get(tni_state *st, PyObject *obj, tn_dtype *out) {
     return true;
 }
 
-/* A tuple of integers into out[TN_MAX_DIMS]; its length, or -1 with an error set. */
+/* A tuple of integers into out[TORCH_MAX_DIMS]; its length, or -1 with an error set. */
 static int ints_of(PyObject *tuple, const char *what, int64_t *out) {
     Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
 
-    if (n < 0 || n > TN_MAX_DIMS) {
-        PyErr_Format(PyExc_ValueError, "%s has more than %d dimensions, or sizes that are no tuple of integers", what, TN_MAX_DIMS);
+    if (n < 0 || n > TORCH_MAX_DIMS) {
+        PyErr_Format(PyExc_ValueError, "%s has more than %d dimensions, or sizes that are no tuple of integers", what, TORCH_MAX_DIMS);
         return -1;
     }
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -67,6 +69,30 @@ static int ints_of(PyObject *tuple, const char *what, int64_t *out) {
             return -1;
     }
     return (int)n;
+}
+
+/* The same elements in the same order by fewer dimensions: those of one element say nothing, and one whose step is the length of the next
+ * goes on where that ends. In place; the number of dimensions left. */
+static int fold(int ndim, int64_t *sizes, int64_t *steps) {
+    int n = 0;
+
+    for (int i = 0; i < ndim; i++)
+        if (sizes[i] == 0) {
+            sizes[0] = 0;
+            return 1;
+        }
+    for (int i = 0; i < ndim; i++) {
+        if (sizes[i] == 1)
+            continue;
+        if (n > 0 && sizes[i] <= INT64_MAX / sizes[n - 1] && steps[i] <= INT64_MAX / sizes[i] && steps[n - 1] == steps[i] * sizes[i]) {
+            sizes[n - 1] *= sizes[i];
+        } else {
+            sizes[n] = sizes[i];
+            n++;
+        }
+        steps[n - 1] = steps[i];
+    }
+    return n;
 }
 
 static bool is_true(PyObject *obj, PyObject *method) {
@@ -88,7 +114,7 @@ static bool refuse_device(tni_state *st, PyObject *obj, const char *what) {
 
 bool tni_tensor_get(tni_state *st, PyObject *obj, const char *what, tn_tensor *out) {
     PyObject *is_cpu = NULL, *dtype = NULL, *shape = NULL, *stride = NULL, *ptr = NULL;
-    int64_t sizes[TN_MAX_DIMS], steps[TN_MAX_DIMS];
+    int64_t sizes[TORCH_MAX_DIMS], steps[TORCH_MAX_DIMS];
     tn_err err = TN_ERR_INIT;
     tn_dtype number;
     void *data;
@@ -131,6 +157,13 @@ bool tni_tensor_get(tni_state *st, PyObject *obj, const char *what, tn_tensor *o
     ndim = ints_of(shape, what, sizes);
     if (ndim < 0 || ints_of(stride, what, steps) != ndim)
         goto out;
+    if (ndim > TN_MAX_DIMS)
+        ndim = fold(ndim, sizes, steps);
+    if (ndim > TN_MAX_DIMS) {
+        PyErr_Format(PyExc_ValueError, "%s has %d dimensions that are not one behind the other in memory, more than %d: call .contiguous() first", what,
+                     ndim, TN_MAX_DIMS);
+        goto out;
+    }
     if (tn_tensor_init_strided(out, data, (int)number, ndim, sizes, steps, &err) != TN_OK) {
         tni_raise(st, &err);
         goto out;

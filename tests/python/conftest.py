@@ -125,6 +125,11 @@ def any_world(request, _worlds):
 
 
 @pytest.fixture
+def world2(_worlds):
+    return _of(_worlds, 2)
+
+
+@pytest.fixture
 def world3(_worlds):
     return _of(_worlds, 3)
 
