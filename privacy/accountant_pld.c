@@ -138,7 +138,7 @@ static tn_code gaussian(const sum *c, const tn_dp_step *s, direction way, pmf *m
  * sensitivity with probability q. */
 static tn_code discrete(const sum *c, const tn_dp_step *s, direction way, pmf *m, tn_err *err) {
     double shift = (double)s->sensitivity, sigma = s->sigma * shift, var = 2 * sigma * sigma;
-    double far = ceil(c->reach * sigma), total = 0, all = 0, low, high;
+    double far = ceil(c->reach * sigma), total = 0, low, high;
     const int64_t last = (int64_t)far; /* losses depend on k / sensitivity alone */
     tn_code code;
 
@@ -163,9 +163,8 @@ static tn_code discrete(const sum *c, const tn_dp_step *s, direction way, pmf *m
             cell = m->n - 2;
         e = (double)(m->first + (int64_t)cell) * c->h;
         put(m, cell, mass, mass * expm1(e + c->h - loss) / expm1(c->h));
-        all += mass;
     }
-    m->inf = fmax(1 - all, 0);
+    m->inf = erfc(c->reach * M_SQRT1_2); /* what lies beyond `far` on either side: less than a Gaussian's */
     return TN_OK;
 }
 

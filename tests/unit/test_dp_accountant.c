@@ -264,7 +264,12 @@ START_TEST(pld_of_a_fine_grid) {
     tn_dp_step d = {TN_DP_DISCRETE_GAUSSIAN, .1, 2, 20, 1000}, s = gaussian(.1, 2, 20);
 
     ck_assert_double_eq_tol(epsilon(TN_DP_PLD, &d, 1, 1e-6), epsilon(TN_DP_PLD, &s, 1, 1e-6), 1e-3);
-    d.sensitivity = 1;
+    d.count = 250000; /* roundings of so many steps must not pass for infinite losses */
+    d.q = s.q = .03;
+    d.sigma = s.sigma = 8;
+    s.count = d.count;
+    ck_assert_double_eq_tol(epsilon(TN_DP_PLD, &d, 1, 1e-13), epsilon(TN_DP_PLD, &s, 1, 1e-13), 5e-3);
+    d = (tn_dp_step){TN_DP_DISCRETE_GAUSSIAN, .1, 2, 20, 1};
     ck_assert_double_le(epsilon(TN_DP_PLD, &d, 1, 1e-6), epsilon(TN_DP_RDP, &d, 1, 1e-6));
 }
 END_TEST
