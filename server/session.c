@@ -222,6 +222,7 @@ void session_send_piece(session *c, uint64_t offset, size_t n, model *m) {
     enqueue(c, o);
 }
 
+TN_PRINTF(4, 0)
 static void send_error(session *c, uint64_t request, tn_code code, const char *fmt, va_list args) {
     tn_msg_error m = {.code = code};
     tn_wr w = tn_wr_init(TN_MSG_MAX_SMALL);
