@@ -65,6 +65,12 @@ static tn_code refuse(tn_pg *g, const tn_pg_call *call, tn_err *err) {
     return code;
 }
 
+void tn_pg_refuse(tn_pg *g, const tn_pg_call *call) {
+    tn_err err = TN_ERR_INIT;
+
+    refuse(g, call, &err);
+}
+
 /* Queues the operation. Takes over op. */
 static tn_code issue(tn_pg *g, tni_op *op, const tn_pg_call *call, tn_work **work, tn_err *err) {
     tn_code code;

@@ -150,6 +150,9 @@ TN_API tn_code tn_pg_send(tn_pg *g, const tn_tensor *t, int dst, uint32_t tag, c
                           tn_work **work, tn_err *err);
 TN_API tn_code tn_pg_recv(tn_pg *g, const tn_tensor *t, int src, uint32_t tag, int *source,
                           const tn_pg_call *call, tn_work **work, tn_err *err);
+/* For a layer above that refuses a collective before it can ask for it (a tensor of another device, say): takes
+ * the place in the sequence that the refusals above take, so that the peers' calls fail by name. */
+TN_API void tn_pg_refuse(tn_pg *g, const tn_pg_call *call);
 /* The sequence number of the last collective issued. */
 TN_API uint64_t tn_pg_sequence(const tn_pg *g);
 

@@ -363,6 +363,7 @@ typedef struct op_ctx {
     tni_work *w;
     tn_work *work;
     tn_err err;
+    bool alone; /* point to point: nobody else counts on it */
 } op_ctx;
 
 static bool op_enter(op_ctx *c, PyObject *self) {
@@ -401,12 +402,16 @@ static PyObject *op_leave(op_ctx *c, bool issued, tn_code code) {
         c->w = NULL;
     } else if (issued) {
         tni_raise(c->st, &c->err);
+    } else if (!c->alone) {
+        /* Refused here, before the group heard of it: the other ranks' calls must not wait for this one. */
+        Py_BEGIN_ALLOW_THREADS
+        tn_pg_refuse(c->pg, &c->call);
+        Py_END_ALLOW_THREADS
     }
     Py_XDECREF((PyObject *)c->w);
     tni_tensors_release(&c->a);
     tni_tensors_release(&c->b);
-    if (c->pg != NULL)
-        leave(c->self);
+    leave(c->self);
     return result;
 }
 
@@ -619,6 +624,7 @@ static PyObject *group_send(PyObject *self, PyObject *args, PyObject *kwargs) {
 
     if (!op_enter(&c, self))
         return NULL;
+    c.alone = true;
     if (PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|IO:send", TNI_NAMES(names), &tensor, &dst, &tag,
                                     &timeout) &&
         op_timeout(&c, timeout) && one(&c, tensor, "tensor", &c.a) && op_prepare(&c))
@@ -637,11 +643,23 @@ static PyObject *group_recv(PyObject *self, PyObject *args, PyObject *kwargs) {
 
     if (!op_enter(&c, self))
         return NULL;
+    c.alone = true;
     if (PyArg_ParseTupleAndKeywords(args, kwargs, "Oi|IO:recv", TNI_NAMES(names), &tensor, &src, &tag,
                                     &timeout) &&
         op_timeout(&c, timeout) && one(&c, tensor, "tensor", &c.b) && op_prepare(&c))
         ISSUE(tn_pg_recv(c.pg, c.b.t, src, tag, tni_work_source_slot(c.w), &c.call, &c.work, &c.err));
     return op_leave(&c, issued, code);
+}
+
+/* For a caller that refuses a collective by itself: the other ranks' calls fail by name. */
+static PyObject *group_refuse(PyObject *self, PyObject *unused) {
+    op_ctx c;
+
+    (void)unused;
+    if (!op_enter(&c, self))
+        return NULL;
+    op_leave(&c, false, TN_OK);
+    Py_RETURN_NONE;
 }
 
 /* ---- attributes ---- */
@@ -696,6 +714,8 @@ static PyMethodDef group_methods[] = {
     METHOD(send, "send(tensor, dst, tag=0, timeout=None) -> Work"),
     METHOD(recv, "recv(tensor, src, tag=0, timeout=None) -> Work; src -1: any"),
     METHOD(shrink, "shrink(timeout=30, minority=False) -> (Group of those who are left, their ranks here)"),
+    {"refuse", group_refuse, METH_NOARGS,
+     "refuse(): takes the place of a collective that the caller refuses; the other ranks' calls fail by name"},
     {"abort", group_abort, METH_VARARGS,
      "abort(reason): fails everything pending and to come, and tells the peers why"},
     {"close", group_close, METH_VARARGS,

@@ -1,6 +1,5 @@
-"""Every operation of torch.distributed on backend tn, at world sizes 1, 2 and 4, against values that are computed from all ranks' inputs.
-
-Inputs differ by rank and by element: tests filled with one constant hide stride faults.
+"""What else torch.distributed asks of a backend, at world sizes 1, 2 and 4: forms of the operations, Works and Futures, refusals, groups. Every
+verb with every dtype and op is in test_grid.py.
 """
 
 import time
@@ -9,108 +8,10 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from reference import expected, same, values
 from torch.distributed import ReduceOp
 
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
-INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
-COMPLEX = [torch.complex64, torch.complex128]
-SIZES = [0, 1, 3, 1000, 100003]
-ARITHMETIC = [ReduceOp.SUM, ReduceOp.AVG, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX]
-BITWISE = [ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR]
-
-
-def values(rank, shape, dtype):
-    """Small numbers that every dtype holds exactly, different for each rank and element."""
-    count = torch.Size(shape).numel()
-    base = (torch.arange(count) * 5 + rank * 3) % 7 + 1
-    if dtype == torch.bool:
-        return (base % 3 == rank % 2).view(shape)
-    if dtype.is_complex:
-        return torch.complex(base.double(), (8 - base).double()).to(dtype).view(shape)
-    return base.to(dtype).view(shape)
-
-
-def expected(op, inputs, dtype):
-    """The reduction in a wide dtype, rounded once."""
-    if dtype == torch.bool:
-        stack = torch.stack(inputs).to(torch.int64)
-    elif dtype.is_complex:
-        stack = torch.stack(inputs).to(torch.complex128)
-    elif dtype.is_floating_point:
-        stack = torch.stack([tensor.to(torch.float64) for tensor in inputs])
-    else:
-        stack = torch.stack(inputs).to(torch.int64)
-    if op == ReduceOp.SUM:
-        out = stack.sum(0)
-    elif op == ReduceOp.AVG:
-        out = stack.sum(0) / len(inputs) if dtype.is_floating_point or dtype.is_complex else stack.sum(0).div(len(inputs), rounding_mode="trunc")
-    elif op == ReduceOp.PRODUCT:
-        out = stack.prod(0)
-    elif op == ReduceOp.MIN:
-        out = stack.amin(0)
-    elif op == ReduceOp.MAX:
-        out = stack.amax(0)
-    else:
-        out = stack[0]
-        for row in stack[1:]:
-            out = {ReduceOp.BAND: out & row, ReduceOp.BOR: out | row, ReduceOp.BXOR: out ^ row}[op]
-    if dtype == torch.bool:
-        return out != 0
-    return out.float().to(dtype) if dtype in FLOATS[:2] + FLOAT8 else out.to(dtype)
-
-
-def same(got, want, what):
-    assert got.dtype == want.dtype and got.shape == want.shape, f"{what}: {got.dtype}{list(got.shape)} for {want.dtype}{list(want.shape)}"
-    if got.dtype in FLOAT8:
-        got, want = got.view(torch.uint8), want.view(torch.uint8)
-    assert torch.equal(got, want), f"{what}: {got.flatten()[:8]} instead of {want.flatten()[:8]}"
-
-
-def grid():
-    for dtype in FLOATS + INTEGERS:
-        for op in ARITHMETIC + (BITWISE if dtype in INTEGERS else []):
-            yield dtype, op
-    for dtype in COMPLEX:
-        for op in (ReduceOp.SUM, ReduceOp.AVG):
-            yield dtype, op
-    for op in ARITHMETIC[:1] + ARITHMETIC[2:] + BITWISE:
-        yield torch.bool, op
-
-
 # ---- on the ranks ----
-
-
-def all_reduce(rank, size):
-    for dtype, op in grid():
-        for count in SIZES if op == ReduceOp.SUM else SIZES[:4]:
-            inputs = [values(r, [count], dtype) for r in range(size)]
-            mine = inputs[rank].clone()
-            dist.all_reduce(mine, op)
-            same(mine, expected(op, inputs, dtype), f"all_reduce {op} {dtype} {count}")
-
-
-def reduce(rank, size):
-    for dtype, op in grid():
-        for root in {0, size - 1}:
-            inputs = [values(r, [37], dtype) for r in range(size)]
-            mine = inputs[rank].clone()
-            dist.reduce(mine, root, op)
-            if rank == root:
-                same(mine, expected(op, inputs, dtype), f"reduce {op} {dtype} to {root}")
-
-
-def reduce_scatter(rank, size):
-    for dtype, op in grid():
-        inputs = [[values(r + 2 * part, [part + 5], dtype) for part in range(size)] for r in range(size)]
-        out = torch.empty(rank + 5, dtype=dtype)
-        if not dtype.is_complex:  # torch's Python function takes no lists of complex tensors
-            dist.reduce_scatter(out, inputs[rank], op)
-            same(out, expected(op, [row[rank] for row in inputs], dtype), f"reduce_scatter {op} {dtype}")
-        flat = [values(r, [size * 6, 2], dtype) for r in range(size)]
-        out = torch.empty(6, 2, dtype=dtype)
-        dist.reduce_scatter_tensor(out, flat[rank], op)
-        same(out, expected(op, [tensor[rank * 6 : rank * 6 + 6] for tensor in flat], dtype), f"reduce_scatter_tensor {op} {dtype}")
 
 
 def premul_sum(rank, size):
@@ -119,89 +20,6 @@ def premul_sum(rank, size):
         mine = inputs[rank].clone()
         dist.all_reduce(mine, dist._make_nccl_premul_sum(factor))
         same(mine, torch.stack(inputs).sum(0) * float(factor), "premul_sum")
-
-
-MOVED = [[0], [1], [5], [3, 4], [1, 0, 2], [20011]]
-
-
-def moves(rank, size):
-    for dtype in FLOATS + FLOAT8 + INTEGERS + COMPLEX + [torch.bool, torch.uint16, torch.uint32, torch.uint64]:
-        for shape in MOVED:
-            what = f"{dtype} {shape}"
-            inputs = [values(r, shape, dtype) for r in range(size)]
-            for root in {0, size - 1}:
-                mine = inputs[rank].clone()
-                dist.broadcast(mine, root)
-                same(mine, inputs[root], f"broadcast {what}")
-                gathered = [torch.empty_like(inputs[0]) for _ in range(size)] if rank == root else None
-                dist.gather(inputs[rank], gathered, root)
-                for r in range(size if rank == root else 0):
-                    same(gathered[r], inputs[r], f"gather {what}")
-                out = torch.empty_like(inputs[0])
-                dist.scatter(out, [values(r + 1, shape, dtype) for r in range(size)] if rank == root else None, root)
-                same(out, values(rank + 1, shape, dtype), f"scatter {what}")
-            gathered = [torch.empty_like(inputs[0]) for _ in range(size)]
-            dist.all_gather(gathered, inputs[rank])
-            for r in range(size):
-                same(gathered[r], inputs[r], f"all_gather {what}")
-            whole = torch.empty([size * shape[0], *shape[1:]], dtype=dtype)
-            dist.all_gather_into_tensor(whole, inputs[rank])
-            for r in range(size):
-                same(whole[r * shape[0] : (r + 1) * shape[0]], inputs[r], f"all_gather_into_tensor {what}")
-            outs = [torch.empty_like(inputs[0]) for _ in range(size)]
-            dist.all_to_all(outs, [values(10 * rank + r, shape, dtype) for r in range(size)])
-            for r in range(size):
-                same(outs[r], values(10 * r + rank, shape, dtype), f"all_to_all {what}")
-
-
-def uneven(rank, size):
-    # Rank r sends r + s elements to rank s.
-    sent = [values(10 * rank + s, [rank + s], torch.int32) for s in range(size)]
-    out = torch.empty(sum(r + rank for r in range(size)), dtype=torch.int32)
-    dist.all_to_all_single(out, torch.cat(sent), [r + rank for r in range(size)], [tensor.numel() for tensor in sent])
-    same(out, torch.cat([values(10 * r + rank, [r + rank], torch.int32) for r in range(size)]), "all_to_all_single")
-    lists = [torch.empty(r + 1) for r in range(size)]
-    dist.all_gather(lists, values(rank, [rank + 1], torch.float32))
-    for r in range(size):
-        same(lists[r], values(r, [r + 1], torch.float32), "all_gather of different sizes")
-
-
-def strided(rank, size):
-    """On a column, a transposed and a channels-last view as on contiguous copies, with the rest of the storage untouched."""
-    def views(r):
-        yield values(r, [6, 2], torch.float32)[:, 1]
-        yield values(r, [3, 4], torch.float32).t()
-        yield values(r, [2, 3, 4, 5], torch.float32).to(memory_format=torch.channels_last)
-        yield values(r, [40], torch.float32)[5:33:3]
-
-    for index, mine in enumerate(views(rank)):
-        inputs = [list(views(r))[index].contiguous() for r in range(size)]
-        storage = mine._base if mine._base is not None else mine
-        before = storage.clone()
-        dist.all_reduce(mine)
-        same(mine.contiguous(), expected(ReduceOp.SUM, inputs, torch.float32), f"all_reduce of view {index}")
-        mine.copy_(inputs[rank])
-        same(storage, before, f"the storage around view {index}")
-        dist.broadcast(mine, size - 1)
-        same(mine.contiguous(), inputs[-1], f"broadcast of view {index}")
-        mine.copy_(inputs[rank])
-        dist.reduce(mine, 0)
-        if rank == 0:
-            same(mine.contiguous(), expected(ReduceOp.SUM, inputs, torch.float32), f"reduce of view {index}")
-        mine.copy_(inputs[rank])
-        outs = [list(views(9))[index] for _ in range(size)]
-        dist.all_gather(outs, mine)
-        for r in range(size):
-            same(outs[r].contiguous(), inputs[r], f"all_gather of view {index}")
-        out = list(views(9))[index]
-        dist.scatter(out, [list(views(r))[index] for r in range(size)] if rank == 0 else None, 0)
-        same(out.contiguous(), inputs[rank], f"scatter of view {index}")
-        out = list(views(9))[index]
-        dist.reduce_scatter(out, [list(views(r))[index] for r in range(size)])
-        same(out.contiguous(), inputs[rank] * size, f"reduce_scatter of view {index}")
-    one = torch.tensor(float(rank))
-    dist.all_reduce(one)
-    same(one, torch.tensor(float(sum(range(size)))), "a tensor of no dimension")
 
 
 def sparse(rank, size):
@@ -289,7 +107,7 @@ def coalesced(rank, size):
         for tensor in tensors:
             dist.all_reduce(tensor)
     for tensor, n in zip(tensors, (3, 0, 1000)):
-        same(tensor, expected(ReduceOp.SUM, [values(r, [n], torch.float32) for r in range(size)], torch.float32), "coalesced all_reduce")
+        same(tensor, expected("SUM", [values(r, [n], torch.float32) for r in range(size)], torch.float32), "coalesced all_reduce")
     outs = [torch.empty(size * n) for n in (2, 3)]
     with dist._coalescing_manager(async_ops=True) as manager:
         for out, n in zip(outs, (2, 3)):
@@ -305,7 +123,7 @@ def functional(rank, size):
     group = dist.group.WORLD
     mine = values(rank, [4 * size, 3], torch.float32)
     every = [values(r, [4 * size, 3], torch.float32) for r in range(size)]
-    total = expected(ReduceOp.SUM, every, torch.float32)
+    total = expected("SUM", every, torch.float32)
     same(funcol.all_reduce(mine, "sum", group) + 0, total, "functional all_reduce")
     same(funcol.all_gather_tensor(mine, 0, group) + 0, torch.cat(every), "functional all_gather")
     same(funcol.reduce_scatter_tensor(mine, "sum", 0, group) + 0, total[4 * rank : 4 * rank + 4], "functional reduce_scatter")
@@ -453,7 +271,7 @@ def names(rank, size):
         group._get_backend(torch.device("cuda"))
 
 
-OPERATIONS = [all_reduce, reduce, reduce_scatter, premul_sum, moves, uneven, strided, sparse, empty_then_full, average_as_published, point_to_point,
+OPERATIONS = [premul_sum, sparse, empty_then_full, average_as_published, point_to_point,
               objects, coalesced, functional, works_and_futures, a_receive_that_nobody_answers, refusals, disagreements, subgroups,
               barriers, names]
 

@@ -237,7 +237,7 @@ class ProcessGroupTN(dist.ProcessGroup):
         if opts is None or isinstance(opts, (dist.ReduceOp, dist.ReduceOp.RedOpType)):
             op, opts = opts if opts is not None else op, None
         name, factor = _op(_reduce_op(opts, op))
-        if tensors and tensors[0].is_sparse:
+        if tensors and getattr(tensors[0], "is_sparse", False):
             return self._allreduce_sparse(tensors, name, self._call_timeout(opts, timeout))
         work = self._ops.allreduce(tensors, name, factor, self._call_timeout(opts, timeout))
         return self._work("all_reduce", work, tensors)
@@ -246,7 +246,7 @@ class ProcessGroupTN(dist.ProcessGroup):
         """Everybody gets everybody's entries, and torch adds up those of equal index: the same entries in the same order on every rank. The numbers
         of entries are waited for, since they say how much to receive."""
         if op != "SUM" or len(tensors) != 1:
-            raise ValueError(f"all_reduce of sparse tensors: one tensor at a time, by SUM; not {len(tensors)} by {op}")
+            raise self._refused(f"all_reduce of sparse tensors: one tensor at a time, by SUM; not {len(tensors)} by {op}")
         target, mine = tensors[0], tensors[0].detach().coalesce()
         shape = [*target.shape, target.sparse_dim()]
         counts = torch.zeros(self._size, 1 + len(shape), dtype=torch.int64)
@@ -296,7 +296,7 @@ class ProcessGroupTN(dist.ProcessGroup):
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
         if len(outputs) != len(inputs):
-            raise ValueError(f"all_gather: {len(outputs)} lists of outputs for {len(inputs)} inputs")
+            raise self._refused(f"all_gather: {len(outputs)} lists of outputs for {len(inputs)} inputs")
         seconds = self._call_timeout(opts, timeout)
         works = [self._ops.allgather(out, tensor, seconds) for out, tensor in zip(outputs, inputs)]
         return self._work("all_gather", works, [tensor for out in outputs for tensor in out], inputs)
@@ -370,13 +370,18 @@ class ProcessGroupTN(dist.ProcessGroup):
             opts, timeout = None, opts
         return self._work("barrier", self._ops.barrier(self._call_timeout(opts, timeout)), [])
 
+    def _refused(self, why):
+        """The error of a collective that is refused before the native group hears of it. The other ranks' calls fail by name instead of waiting."""
+        self._group.refuse()
+        return ValueError(why)
+
     def _parts(self, tensor, name, which, splits=None):
         """One view a rank along the first dimension, in equal parts unless told. The memory is one behind the other if the tensor is contiguous."""
         if splits:
             if len(splits) != self._size:
-                raise ValueError(f"{name}: {len(splits)} split sizes of the {which} for {self._size} ranks")
+                raise self._refused(f"{name}: {len(splits)} split sizes of the {which} for {self._size} ranks")
             if sum(splits) != tensor.shape[0]:
-                raise ValueError(f"{name}: the split sizes of the {which} add up to {sum(splits)}, its first dimension is {tensor.shape[0]}")
+                raise self._refused(f"{name}: the split sizes of the {which} add up to {sum(splits)}, its first dimension is {tensor.shape[0]}")
             return list(tensor.split_with_sizes(splits))
         if self._size == 1:
             return [tensor]
@@ -384,7 +389,7 @@ class ProcessGroupTN(dist.ProcessGroup):
             step = tensor.shape[0] // self._size
             return [tensor.narrow(0, rank * step, step) for rank in range(self._size)]
         if tensor.numel() % self._size or not tensor.is_contiguous():
-            raise ValueError(f"{name}: the {which} of shape {list(tensor.shape)} cannot be cut into {self._size} equal parts")
+            raise self._refused(f"{name}: the {which} of shape {list(tensor.shape)} cannot be cut into {self._size} equal parts")
         flat, step = tensor.view(-1), tensor.numel() // self._size
         return [flat.narrow(0, rank * step, step) for rank in range(self._size)]
 
