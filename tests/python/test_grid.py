@@ -6,6 +6,7 @@ import hashlib
 import time
 from datetime import timedelta
 
+import collectives_table
 import pytest
 import reference
 import torch
@@ -178,3 +179,8 @@ def one_rank_errs(rank, size):
 def test_one_rank_errs(any_world):
     if any_world.size > 1:
         any_world.run(one_rank_errs)
+
+
+@pytest.mark.timeout(180)
+def test_the_table_in_the_docs_is_what_is_measured(world3):
+    assert collectives_table.measure(world3) == collectives_table.PAGE.read_text()
