@@ -25,8 +25,9 @@ def create(options, pg_options):
     if pg_options is not None:
         raise ValueError(f"backend '{BACKEND}' takes its options from TN_* variables, not from pg_options={pg_options!r}")
     _refuse_device_map()
-    name = options.group_id if options.global_ranks_in_group else "world"
-    return ProcessGroupTN(options.store, options.group_rank, options.group_size, options.timeout, name=name)
+    ranks = options.global_ranks_in_group
+    name = options.group_id if ranks else "world"
+    return ProcessGroupTN(options.store, options.group_rank, options.group_size, options.timeout, name=name, ranks=ranks)
 
 
 def _refuse_device_map():
@@ -41,6 +42,14 @@ def _refuse_device_map():
                                  f"'{BACKEND}' serves the CPU alone; use '{BACKEND}' or 'cpu:{BACKEND}', and a second group for the other devices")
             return
         frame = frame.f_back
+
+
+def _label(name, ranks):
+    """A group's name in messages, which number its ranks from 0: with the ranks of the world behind it if those are others."""
+    text = name
+    if list(ranks) != list(range(len(ranks))):
+        text = f"{name} (the world's {', '.join(map(str, ranks))})"
+    return text if len(text.encode()) <= _NAME_BYTES else text.encode()[: _NAME_BYTES - 3].decode(errors="ignore") + "..."
 
 
 def _seconds(timeout):
@@ -81,8 +90,8 @@ class _Operations:
 
 
 class ProcessGroupTN(dist.ProcessGroup):
-    def __init__(self, store, rank, size, timeout=dist.distributed_c10d.default_pg_timeout, name="world", *, made=None):
-        """``made``: a native group that exists already (it was shrunk to)."""
+    def __init__(self, store, rank, size, timeout=dist.distributed_c10d.default_pg_timeout, name="world", *, ranks=(), made=None):
+        """``ranks``: those of the world, if they are others. ``made``: a native group that exists already (it was shrunk to)."""
         super().__init__(rank, size)
         options = _options.group_options(store, timeout, dist.distributed_c10d.default_pg_timeout) if made is None else {"timeout": timeout}
         self._store = store
@@ -92,7 +101,8 @@ class ProcessGroupTN(dist.ProcessGroup):
         self._description = "undefined"
         self._timeout = options["timeout"]
         self._splits = 0
-        self._group = made or _tn.Group(store if size > 1 else None, rank, size, name=name[:_NAME_BYTES], **options)
+        self._ranks = list(ranks) or list(range(size))
+        self._group = made or _tn.Group(store if size > 1 else None, rank, size, name=_label(name, self._ranks), **options)
         self._ops = _Operations(self._group)
 
     # ---- what torch asks about a group ----
@@ -179,7 +189,8 @@ class ProcessGroupTN(dist.ProcessGroup):
         name = group_name or f"{self._name}:split:{self._splits}:{'-'.join(map(str, ranks))}"
         store = dist.PrefixStore(f"{name}/", self._store)
         timeout = timeout if timeout is not None else timedelta(seconds=self._timeout)
-        group = ProcessGroupTN(store, list(ranks).index(self._rank), len(ranks), timeout, name=name)
+        members = [self._ranks[rank] for rank in ranks]
+        group = ProcessGroupTN(store, list(ranks).index(self._rank), len(ranks), timeout, name=name, ranks=members)
         group.setGroupDesc(group_desc or f"{self._description}:split:{self._splits}")
         return group
 
@@ -204,7 +215,7 @@ class ProcessGroupTN(dist.ProcessGroup):
             raise translated(error) from error
         name = f"{self._name}:shrunk:{'-'.join(map(str, ranks))}"
         store = dist.PrefixStore(f"{name}/", self._store) if self._store is not None else None
-        group = ProcessGroupTN(store, made.rank, made.size, self._timeout, name=name, made=made)
+        group = ProcessGroupTN(store, made.rank, made.size, self._timeout, name=name, ranks=[self._ranks[old] for old in ranks], made=made)
         group.setGroupDesc(f"{self._description}:shrunk")
         return group, ranks
 
