@@ -96,13 +96,6 @@ def test_ddp(world, hook):
     world.run(ddp, hook)
 
 
-def ddp_join(rank, size):
-    model = torch.nn.parallel.DistributedDataParallel(network())
-    with model.join():
-        for data in batches(rank, count=1 + rank):
-            model(data).square().mean().backward()
-
-
 def fsdp2(rank, size):
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
@@ -150,6 +143,6 @@ def zero(rank, size):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("feature", [ddp_join, fsdp2, dtensor, zero], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("feature", [fsdp2, dtensor, zero], ids=lambda function: function.__name__)
 def test_feature(world, feature):
     world.run(feature)
