@@ -1,6 +1,8 @@
 /* Process groups across hosts. A host is a network namespace that the test makes itself: each rank gets one,
  * all are joined by a bridge in one more, and pulling a cable is setting the bridge's end of it down. Needs
  * root and iproute2; without them the one test that is left says why. */
+#include <dirent.h>
+
 #include "tests/sim/dist_world.h"
 
 #define HOSTS 4
@@ -38,11 +40,27 @@ static void remove_hosts(void) {
         (void)ip("netns del %s", names[i]);
 }
 
+/* Hosts of a run that was killed: its process is gone. */
+static void remove_old_hosts(void) {
+    DIR *d = opendir("/run/netns");
+    const struct dirent *e;
+
+    while (d != NULL && (e = readdir(d)) != NULL) {
+        long pid = strncmp(e->d_name, "tn-", 3) == 0 ? strtol(e->d_name + 3, NULL, 10) : 0;
+
+        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH)
+            (void)ip("netns del %s", e->d_name);
+    }
+    if (d != NULL)
+        closedir(d);
+}
+
 /* 0 when all is there. */
 static int make_hosts(void) {
     const char *hub = names[HOSTS];
     int i, bad = 0;
 
+    remove_old_hosts();
     for (i = 0; i <= HOSTS; i++) {
         snprintf(names[i], sizeof(names[i]), "tn-%d-%c", (int)getpid(), i < HOSTS ? '0' + i : 'h');
         bad |= ip("netns add %s", names[i]);
