@@ -27,8 +27,9 @@ def _operations(rank, world):
         (_operations, ["rank 1: broadcast of int64 [2] from root 0", "ranks 0 and 2: allreduce MAX of float32 [2, 3]"]),
     ],
 )
-def test_who_differs_and_how_is_told_to_all(monkeypatch, function, says):
-    monkeypatch.setenv("TN_DEBUG", "DETAIL")
+@pytest.mark.parametrize("variable", ["TN_DEBUG", "TORCH_DISTRIBUTED_DEBUG"])
+def test_who_differs_and_how_is_told_to_all(monkeypatch, variable, function, says):
+    monkeypatch.setenv(variable, "DETAIL")
     for text in run_world(function, 3, errors=True):
         assert text.startswith("ValueError: allreduce") or text.startswith("ValueError: broadcast"), text
         assert all(words in text for words in says), text

@@ -53,6 +53,23 @@ def combinations(verbs, verb):
     return [(dtype, op) for dtype in DTYPES for op in (OPS if verb in REDUCTIONS else ["SUM"]) if verb in MOVES or defined(verb, op, dtype)]
 
 
+def test_the_comparison_finds_what_is_wrong():
+    for dtype in DTYPES:
+        row = values(0, [50000], dtype)
+        same(row.clone(), row, "")
+        flipped = row.clone()
+        bits(flipped)[-1] ^= 1
+        for wrong in (flipped, row.roll(16384) if dtype.itemsize > 1 else bits(row).roll(16384).view(dtype), row[:-1], row.view(2, -1),
+                      values(1, [50000], dtype)):
+            with pytest.raises(AssertionError):
+                same(wrong, row, "")
+    zero = torch.zeros(3)
+    with pytest.raises(AssertionError):
+        same(-zero, zero, "")
+    with pytest.raises(AssertionError):
+        same(zero.int(), zero, "")
+
+
 def small(rank, size, verb):
     shared = 0
     for number, (dtype, op) in enumerate(combinations(REDUCTIONS, verb)):

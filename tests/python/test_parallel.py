@@ -3,6 +3,7 @@ sharding by two dimensions, checkpoints.
 """
 
 import copy
+import multiprocessing
 
 import pytest
 import torch
@@ -75,6 +76,29 @@ def ddp_ways(rank, size):
     alone = stepped(network(), mean_loss(size))
     for options in ({"gradient_as_bucket_view": True}, {"static_graph": True}, {"bucket_cap_mb": 0.0001}, {"broadcast_buffers": False}):
         all_close(stepped(DistributedDataParallel(network(), **options), own_loss(rank)).module, alone)
+
+
+def ddp_with_loader_workers(rank, size):
+    """The loader's workers are forked from a rank, groups and threads and all."""
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    multiprocessing.current_process()._config["daemon"] = False  # the harness's ranks are daemons, which may have no children
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(16 * size, 8))
+    loader = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, size, rank, shuffle=False), num_workers=2, multiprocessing_context="fork")
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (rows,) in loader:
+        optimizer.zero_grad()
+        model(rows).square().mean().backward()
+        optimizer.step()
+    alone = network()
+    single = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(4):
+        single.zero_grad()
+        alone(data.tensors[0][4 * size * step : 4 * size * (step + 1)]).square().mean().backward()
+        single.step()
+    all_close(model.module, alone)
 
 
 def ddp_no_sync(rank, size):
@@ -402,8 +426,8 @@ def compiled(rank, size):
         close(got.grad, wanted.grad)
 
 
-FEATURES = [ddp_unused_parameters, ddp_ways, ddp_no_sync, ddp_buffers, ddp_hooks, ddp_join, zero_state, meshes, tensor_parallel,
-            sharded_in_two_dimensions, fsdp2_ways, fsdp1, dtensor_operations, pipeline, functional_with_gradients, compiled]
+FEATURES = [ddp_unused_parameters, ddp_ways, ddp_with_loader_workers, ddp_no_sync, ddp_buffers, ddp_hooks, ddp_join, zero_state, meshes,
+            tensor_parallel, sharded_in_two_dimensions, fsdp2_ways, fsdp1, dtensor_operations, pipeline, functional_with_gradients, compiled]
 
 
 @pytest.mark.timeout(200)

@@ -22,7 +22,7 @@ def group_options(store, timeout, default_timeout):
     options = {"transport": transport, "timeout": _timeout(timeout, default_timeout)}
     if os.environ.get("TN_TLS", "strict") != "strict":
         raise ValueError(f"TN_TLS={os.environ['TN_TLS']!r}: only 'strict' is built, where every byte travels inside TLS")
-    debug = os.environ.get("TN_DEBUG", "OFF").upper()
+    debug = os.environ.get("TN_DEBUG", "DETAIL" if _torch_debugs() else "OFF").upper()
     if debug not in ("OFF", "DETAIL"):
         raise ValueError(f"TN_DEBUG={os.environ['TN_DEBUG']!r} is not known: OFF, or DETAIL to compare what all ranks do before each collective")
     if debug == "DETAIL":
@@ -38,6 +38,13 @@ def group_options(store, timeout, default_timeout):
     if transport in ("tcp", "tls"):
         options["host"] = _address(store)
     return options
+
+
+def _torch_debugs():
+    """Whether torch is to compare the ranks' calls (TORCH_DISTRIBUTED_DEBUG=DETAIL), which its wrapper does for its own backends only."""
+    import torch.distributed as dist
+
+    return dist.get_debug_level() == dist.DebugLevel.DETAIL
 
 
 def _transport(text):
