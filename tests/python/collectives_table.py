@@ -88,6 +88,7 @@ def page(results):
         "",
         "Half and eight-bit floats are reduced in float32 and rounded once; integers wrap; the AVG of integers truncates; complex tensors have no order.",
         "Every rank ends with identical bits. `tests/python/test_grid.py` compares all of this on 1 to 7 ranks and with up to a million elements.",
+        "complex32 travels as pairs of float16; what has no arithmetic at all (int4, bits8, float4) by `send` and `recv` only, as on gloo.",
         "",
         "¹ gloo's sum of bools adds the bytes: the result holds numbers above 1.",
         "",

@@ -150,6 +150,22 @@ def a_batch_in_any_order(rank, size):
     assert bool((out == partner).all())
 
 
+def other_dtypes(rank, size):
+    """What has no arithmetic can still be sent, as by gloo, and is refused elsewhere by name."""
+    for name in ("bits8", "bits16", "int4", "uint1", "float4_e2m1fn_x2"):
+        dtype = getattr(torch, name)
+        out = torch.zeros(6, dtype=torch.uint8).view(dtype)
+        works = [dist.isend((torch.arange(6, dtype=torch.uint8) + rank).view(dtype), (rank + 1) % size), dist.irecv(out, (rank - 1) % size)]
+        for work in works:
+            work.wait()
+        assert out.view(torch.uint8).tolist() == [(rank - 1) % size + place for place in range(6)]
+        with pytest.raises(ValueError, match=name):
+            dist.broadcast(out, 0)
+    halves = torch.complex(torch.arange(3.0) + rank, torch.ones(3)).to(torch.complex32)
+    dist.all_reduce(halves)
+    assert torch.view_as_real(halves).tolist() == [[size * place + 6, size] for place in range(3)]
+
+
 def objects_by_message(rank, size):
     if rank == 0:
         for other in range(1, size):
@@ -250,8 +266,8 @@ def callbacks(rank, size):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("what", [by_the_hundred, some_orders, many_threads, tags_from_any, a_batch_in_any_order, objects_by_message, wrong_messages,
-                                  ends_in_order, waits_let_others_run, callbacks], ids=lambda function: function.__name__)
+@pytest.mark.parametrize("what", [by_the_hundred, some_orders, many_threads, tags_from_any, a_batch_in_any_order, other_dtypes, objects_by_message,
+                                  wrong_messages, ends_in_order, waits_let_others_run, callbacks], ids=lambda function: function.__name__)
 def test_four_ranks(world4, what):
     world4.run(what, seconds=120)
 

@@ -16,6 +16,7 @@ from torchnative.distributed import BACKEND, _options
 from torchnative.distributed._work import TimeoutTN, WorkTN, translated
 
 _CPU = torch.device("cpu")
+_DTYPES = {getattr(torch, name) for name in _tn.DTYPES if hasattr(torch, name)}
 _NAME_BYTES = 60  # of a group, in messages; the store that torch gives has a prefix of its own for each group
 _MONITOR_TAG = 0xFFFF0000  # torch's tags are positive 32-bit integers, so users never meet ours
 
@@ -426,6 +427,8 @@ class ProcessGroupTN(dist.ProcessGroup):
     def _one(tensors, name):
         if len(tensors) != 1:
             raise ValueError(f"{name} takes one tensor at a time, not {len(tensors)}")
+        if isinstance(tensors[0], torch.Tensor) and tensors[0].dtype not in _DTYPES:
+            return tensors[0].view(torch.uint8)  # a message is bytes, so what has no kernels (int4, bits8, ...) can be one
         return tensors[0]
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
