@@ -73,6 +73,21 @@ def some_orders(rank, size):
     split.shutdown()
 
 
+def merged(rank, size):
+    """Two groups that know nothing of each other become one, each in its order."""
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    store = dist.PrefixStore("to merge", dist.distributed_c10d._get_default_store())
+    group = halves[rank // 2].merge_remote_group(store, size, timedelta(seconds=60), "both", "of two halves")
+    gathered = [torch.zeros(1) for _ in range(size)]
+    group.allgather([gathered], [torch.tensor([float(rank)])]).wait()
+    assert [one.item() for one in gathered] in ([0, 1, 2, 3], [2, 3, 0, 1])
+    assert group.size() == size and group.group_name == "both" and group.group_desc == "of two halves"
+    group.shutdown()
+    with pytest.raises(ValueError, match="4 ranks or more, not 3"):
+        dist.group.WORLD.merge_remote_group(store, 3, group_name="too many")
+    dist.barrier()
+
+
 def many_threads(rank, size):
     """Eight groups, each on a thread of its own, at the same time: the ranks' threads run in any order."""
     groups = [dist.new_group() for _ in range(8)]
@@ -266,7 +281,7 @@ def callbacks(rank, size):
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("what", [by_the_hundred, some_orders, many_threads, tags_from_any, a_batch_in_any_order, other_dtypes, objects_by_message,
+@pytest.mark.parametrize("what", [by_the_hundred, some_orders, merged, many_threads, tags_from_any, a_batch_in_any_order, other_dtypes, objects_by_message,
                                   wrong_messages, ends_in_order, waits_let_others_run, callbacks], ids=lambda function: function.__name__)
 def test_four_ranks(world4, what):
     world4.run(what, seconds=120)

@@ -220,10 +220,18 @@ class ProcessGroupTN(dist.ProcessGroup):
         group.setGroupDesc(f"{self._description}:shrunk")
         return group, ranks
 
-    def mergeRemoteGroup(self, *args, **kwargs):
-        raise NotImplementedError(f"backend '{BACKEND}' does not merge groups: make a new one with new_group()")
-
-    merge_remote_group = mergeRemoteGroup
+    def merge_remote_group(self, store, size, timeout=dist.distributed_c10d.default_pg_timeout, group_name=None, group_desc=None):
+        """One group of several that share nothing but a store. All of their ranks call it; `size` is how many they are. Each group's ranks stay
+        together and in order; which group comes first is decided by who gets there first."""
+        name = group_name or "merged"
+        store = dist.PrefixStore(f"{name}/", store)
+        first = torch.tensor([store.add("ranks", self._size) - self._size if self._rank == 0 else 0])
+        self._ops.broadcast([first], 0, timeout.total_seconds()).wait()
+        if first.item() + self._size > size:
+            raise ValueError(f"merge_remote_group: there are {first.item() + self._size} ranks or more, not {size}")
+        group = ProcessGroupTN(store, first.item() + self._rank, size, timeout, name=name)
+        group.setGroupDesc(group_desc or name)
+        return group
 
     # ---- collectives ----
 
