@@ -60,7 +60,8 @@ static int ints_of(PyObject *tuple, const char *what, int64_t *out) {
     Py_ssize_t n = PyTuple_Check(tuple) ? PyTuple_Size(tuple) : -1;
 
     if (n < 0 || n > TORCH_MAX_DIMS) {
-        PyErr_Format(PyExc_ValueError, "%s has more than %d dimensions, or sizes that are no tuple of integers", what, TORCH_MAX_DIMS);
+        PyErr_Format(PyExc_ValueError, "%s has more than %d dimensions, or sizes that are no tuple of integers",
+                     what, TORCH_MAX_DIMS);
         return -1;
     }
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -71,8 +72,8 @@ static int ints_of(PyObject *tuple, const char *what, int64_t *out) {
     return (int)n;
 }
 
-/* The same elements in the same order by fewer dimensions: those of one element say nothing, and one whose step is the length of the next
- * goes on where that ends. In place; the number of dimensions left. */
+/* The same elements in the same order by fewer dimensions: those of one element say nothing, and one whose step
+ * is the length of the next goes on where that ends. In place; the number of dimensions left. */
 static int fold(int ndim, int64_t *sizes, int64_t *steps) {
     int n = 0;
 
@@ -84,7 +85,8 @@ static int fold(int ndim, int64_t *sizes, int64_t *steps) {
     for (int i = 0; i < ndim; i++) {
         if (sizes[i] == 1)
             continue;
-        if (n > 0 && sizes[i] <= INT64_MAX / sizes[n - 1] && steps[i] <= INT64_MAX / sizes[i] && steps[n - 1] == steps[i] * sizes[i]) {
+        if (n > 0 && sizes[i] <= INT64_MAX / sizes[n - 1] && steps[i] <= INT64_MAX / sizes[i] &&
+            steps[n - 1] == steps[i] * sizes[i]) {
             sizes[n - 1] *= sizes[i];
         } else {
             sizes[n] = sizes[i];
@@ -160,8 +162,10 @@ bool tni_tensor_get(tni_state *st, PyObject *obj, const char *what, tn_tensor *o
     if (ndim > TN_MAX_DIMS)
         ndim = fold(ndim, sizes, steps);
     if (ndim > TN_MAX_DIMS) {
-        PyErr_Format(PyExc_ValueError, "%s has %d dimensions that are not one behind the other in memory, more than %d: call .contiguous() first", what,
-                     ndim, TN_MAX_DIMS);
+        PyErr_Format(PyExc_ValueError,
+                     "%s has %d dimensions that are not one behind the other in memory, more than %d: "
+                     "call .contiguous() first",
+                     what, ndim, TN_MAX_DIMS);
         goto out;
     }
     if (tn_tensor_init_strided(out, data, (int)number, ndim, sizes, steps, &err) != TN_OK) {
